@@ -8,14 +8,9 @@ from protocol.quotas.quota import Unit
 
 def charge_compute(done: BatchDone) -> float | None:
     """Charge an executed batch, once. Returns the seconds that each of its rows has taken; None where it was not
-    measured, or there is nobody to charge."""
+    measured."""
     timing = done.timing
     if timing is None:
-        return None
-    for item in done.batch:
-        if item.request.charge is not None:
-            break
-    else:
         return None
     seconds = (timing.compute_input_ns + timing.compute_infer_ns + timing.compute_output_ns) / 1e9
     per_row = seconds / max(1, sum([item.batch_size for item in done.batch]))

@@ -176,6 +176,13 @@ class Scheduler(SchedulerLoop):
 
     def _count(self, done: BatchDone, now: float) -> None:
         self.statistics.count_batch(done, now=now)
+        for item in done.batch:
+            if item.request.charge is not None:
+                self._charge(done)
+                break
+
+    def _charge(self, done: BatchDone) -> None:
+        """Charge the keys of a batch's requests."""
         per_row = charge_compute(done)
         if per_row is not None:
             self.policy.settle(done.batch, per_row)

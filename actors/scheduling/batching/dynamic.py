@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from actors.mail.messages import QueuedRequest, ShapeKey
 from actors.metrics.statistics import FlushReason
-from actors.scheduling.batching.line import BatchLine, PlainLine, RankedLine, rank_of
+from actors.scheduling.batching.line import BatchLine, FairLine, PlainLine, RankedLine, rank_of
 from actors.scheduling.batching.policy import Batch
 from actors.scheduling.batching.queue_policy import Deadlines, QueuePolicies
 from actors.scheduling.batching.turns import Turns
@@ -85,7 +85,8 @@ class DynamicBatchingPolicy:
                     self._deadlines.set(item, item.arrival + timeout)
         line = self._lines.get(item.shape_key)
         if line is None:
-            line = self._lines[item.shape_key] = self._turns.new_line(self._line_kind)
+            shares = self._turns.shares
+            line = self._lines[item.shape_key] = self._line_kind() if shares is None else FairLine(shares)
         line.add(item, rank)
         self._latest = line
         self.waiting += 1

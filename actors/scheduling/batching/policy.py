@@ -81,13 +81,18 @@ class DirectPolicy:
 
     def __init__(self) -> None:
         self._line: BatchLine = PlainLine()
+        self._plain: PlainLine | None = self._line  # the line, where keys take no turns: its methods would cost calls
         self._turns = Turns()
         self.waiting = 0
 
     def add(self, item: QueuedRequest) -> bool:
         if item.request.charge is not None and self._turns.change_with(item, self.waiting):
             self._line = self._turns.changed(self._line, PlainLine)
-        self._line.add(item, 0)
+            self._plain = self._line if isinstance(self._line, PlainLine) else None
+        if self._plain is not None:
+            self._plain[item] = None
+        else:
+            self._line.add(item, 0)
         self.waiting += 1
         return True
 
@@ -99,6 +104,10 @@ class DirectPolicy:
         if not self.waiting:
             return None
         self.waiting -= 1
+        if self._plain is not None:
+            for item in self._plain:
+                del self._plain[item]
+                return Batch((item,))
         return Batch(self._line.take(1))
 
     def settle(self, batch: Sequence[QueuedRequest], seconds_per_row: float) -> None:
@@ -112,7 +121,7 @@ class DirectPolicy:
 
     def clear(self) -> list[QueuedRequest]:
         left = sorted((item for _, item in self._line.ranked()), key=lambda item: item.arrival)
-        self._line = PlainLine()
+        self._line = self._plain = PlainLine()
         self._turns = Turns()
         self.waiting = 0
         return left

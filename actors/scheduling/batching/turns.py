@@ -13,41 +13,39 @@ from protocol.quotas.fair_queue import FairShares
 
 
 class Turns:
-    """Whether keys take turns, and what each has used."""
+    """Attributes:
+    shares: what each key has used; None where keys take no turns.
+    """
 
-    __slots__ = ("_shares",)
+    __slots__ = ("shares",)
 
     def __init__(self) -> None:
-        self._shares: FairShares | None = None
+        self.shares: FairShares | None = None
 
     def change_with(self, item: QueuedRequest, waiting: int) -> bool:
         """Whether the lines are to be others from now on, where this request comes next, and so many wait. Turns begin
         with the first request of a key that has a weight; when no key has one any more they end as soon as nothing
         waits."""
-        if wants_turns(item) == (self._shares is not None):
+        if wants_turns(item) == (self.shares is not None):
             return False
-        if self._shares is None:
-            self._shares = FairShares()
+        if self.shares is None:
+            self.shares = FairShares()
         elif waiting:
             return False
         else:
-            self._shares = None
+            self.shares = None
         return True
 
-    def new_line(self, kind: Callable[[], BatchLine]) -> BatchLine:
-        """An empty line, of this kind where keys take no turns."""
-        return kind() if self._shares is None else FairLine(self._shares)
-
     def changed(self, line: BatchLine, kind: Callable[[], BatchLine]) -> BatchLine:
-        """A new line in place of another, with what waits there."""
-        new = self.new_line(kind)
+        """A new line in place of another, with what waits there; of this kind where keys take no turns."""
+        new = kind() if self.shares is None else FairLine(self.shares)
         for rank, item in line.ranked():
             new.add(item, rank)
         return new
 
     def settle(self, batch: Sequence[QueuedRequest], seconds_per_row: float) -> None:
         """Charge what a batch has computed, in place of what was expected when it was taken."""
-        shares = self._shares
+        shares = self.shares
         if shares is not None:
             for item in batch:
                 shares.charge(holder_of(item), seconds_per_row * item.batch_size - item.expected_seconds)
