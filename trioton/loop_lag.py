@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from types import FrameType
 
 import trio
@@ -27,6 +28,8 @@ PERIOD_SECONDS = 0.05
 BOUNDS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 # Frames that a line of the log has, from the innermost on.
 _MOST_FRAMES = 8
+# Trio's loop: what has called it says nothing of what holds it.
+_RUNNERS = ("unrolled_run", "guest_tick")
 _REPEATED_SECONDS = 1.0  # the same place is not logged more often
 
 
@@ -100,7 +103,8 @@ class LoopWatchdog:
             where = "" if frame is None else _place(frame)
             while self._beat == beat and not self._over.wait(self.seconds / 4):
                 pass
-            self._tell(where, task, self.clock() - beat)
+            if not self._over.is_set():
+                self._tell(where, task, self.clock() - beat)
 
     def _tell(self, where: str, task: str, seconds: float) -> None:
         now = self.clock()
@@ -113,5 +117,6 @@ class LoopWatchdog:
 
 def _place(frame: FrameType) -> str:
     """Where the code is, the innermost call first."""
-    frames = traceback.StackSummary.extract(traceback.walk_stack(frame), limit=_MOST_FRAMES, lookup_lines=False)
+    stack = takewhile(lambda found: found[0].f_code.co_name not in _RUNNERS, traceback.walk_stack(frame))
+    frames = traceback.StackSummary.extract(islice(stack, _MOST_FRAMES), lookup_lines=False)
     return " < ".join(f"{each.name} ({each.filename}:{each.lineno})" for each in frames)

@@ -116,6 +116,17 @@ class MetricsFlags:
         True, boolean, group=METRICS, metavar=BOOLEAN, help="Show the same of NVIDIA's GPUs, where there are any."
     )
 
+    metrics_export_url: str = flag(
+        "",
+        str,
+        group=METRICS,
+        metavar=STRING,
+        help="Send the metrics to an OpenTelemetry collector, as by http://localhost:4318/v1/metrics; needs the extra "
+        "'trace'.",
+    )
+    metrics_export_interval_ms: int = flag(
+        15000, integer(1), group=METRICS, metavar=INTEGER, help="How often they are sent."
+    )
     debug_loop_lag_ms: int = flag(
         0,
         integer(0),

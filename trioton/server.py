@@ -25,6 +25,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -94,6 +95,9 @@ from trioton.server_flags import BackendSetting, backend_settings
 from trioton.settings import Address, Settings
 from trioton.store_flags import repository_place
 from trioton.tables import model_table
+
+if TYPE_CHECKING:
+    from trioton.metrics.export import MetricsExport
 
 __all__ = [
     "Address",
@@ -391,8 +395,10 @@ class Server:
         if self._gpus is not None and self.settings.allow_metrics:
             await background.start(self._gpus.run)
         self._keys = files.keys
-        if self.settings.allow_metrics:
+        if self.settings.allow_metrics or self.settings.metrics_export_url:
             background.start_soon(self._lag.run)
+        if self.settings.metrics_export_url:
+            background.start_soon(self._metrics_export().run, self._leaving)
         if files.keys is not None:
             background.start_soon(files.keys.watch, self._failures)
         background.start_soon(self._responses.run)
@@ -405,6 +411,16 @@ class Server:
             self.addresses[word] = await self._open(word, edge, metrics if is_metrics else nursery, close)
             logger.info("Started %s at %s", SERVICE_NAMES[word], address_text(self.addresses[word]))
         self.started.set()
+
+    def _metrics_export(self) -> MetricsExport:
+        try:
+            from trioton.metrics.export import MetricsExport
+        except ImportError as error:
+            raise StartError(
+                f"--metrics-export-url needs the extra 'trace' ({error}): pip install trioton[trace]"
+            ) from None
+        interval = self.settings.metrics_export_interval_ms / 1000
+        return MetricsExport(self._metrics.sources, self.settings.metrics_export_url, interval)
 
     async def _read_files(self) -> _Files:
         """Certificates and keys are read before the models, whose loading may take long."""
