@@ -12,6 +12,7 @@ from actors.capture.capture import Capture
 from actors.capture.settings import CaptureSettings
 from actors.capture.targets import FolderTarget
 from actors.capture.writer import CaptureWriter
+from actors.jobs.runner import RunnerFigures
 from actors.lifecycle.residence import ResidenceSnapshot
 from actors.metrics.custom import CustomMetrics
 from actors.metrics.gen_ai import GenAiMetrics
@@ -19,6 +20,8 @@ from actors.metrics.latencies import LatencySummaries
 from actors.metrics.statistics import VersionSnapshot, VersionStatistics
 from backends.engines.metrics import families
 from protocol.core import ModelStatistics
+from protocol.jobs.states import JobState
+from protocol.jobs.store import StoreFigures
 from protocol.open_connections import Open, OpenConnections
 from protocol.quotas.usage import Usage
 from tests.trioton.test_gpus import Driver
@@ -69,6 +72,7 @@ async def test_the_page_has_every_metric(nursery: trio.Nursery) -> None:
         keys=lambda: {"alice": used},
         log_events=lambda: {"info": 1},
         connections=connections,
+        jobs=lambda: RunnerFigures(store=StoreFigures(dict.fromkeys(JobState, 0), 0.0, 0)),
         capture=Capture(CaptureSettings(), CaptureWriter(CaptureSettings(), FolderTarget(PAGE.parent))),
     )
     with connections.of("http", Open):
