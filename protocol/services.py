@@ -14,6 +14,7 @@ from protocol.gen_ai import GenAi
 from protocol.jobs.service import Jobs
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
+from protocol.log.access_log import OFF, AccessLog
 from protocol.log.failure_log import FailureLog
 from protocol.log.request_ids import RequestIds
 from protocol.media.fetcher import MediaFetcher
@@ -47,6 +48,7 @@ class EdgeServices:
     failures: CallbackFailures = field(default_factory=CallbackFailures)
     failure_log: FailureLog = field(default_factory=FailureLog)
     request_ids: RequestIds = field(default_factory=RequestIds)
+    access_log: AccessLog = OFF
     gen_ai: GenAi | None = None
     responses: Responses = field(default_factory=Responses)
     media: MediaFetcher | None = None

@@ -31,6 +31,7 @@ from protocol.http.settings import Interface
 from protocol.jobs.service import Jobs
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
+from protocol.log.access_log import AccessLog
 from protocol.log.failure_log import FailureLog
 from protocol.media.fetcher import MediaFetcher
 from protocol.metrics_text import MetricsText
@@ -68,6 +69,7 @@ class Shared:
     addresses: Mapping[str, Address]
     failures: CallbackFailures
     failure_log: FailureLog
+    access_log: AccessLog
     gen_ai: GenAi | None
     responses: Responses
     media: MediaFetcher | None
@@ -168,6 +170,7 @@ def _services(
         addresses=shared.addresses,
         failures=shared.failures,
         failure_log=shared.failure_log,
+        access_log=shared.access_log,
         gen_ai=shared.gen_ai,
         responses=shared.responses,
         media=shared.media,

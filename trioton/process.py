@@ -52,7 +52,7 @@ async def _serve(settings: Settings, log: ServerLog, keeps_memory: bool) -> int:
             nursery.start_soon(_collect_less, server)
             if keeps_memory:
                 nursery.start_soon(give_back_when_idle)
-            nursery.start_soon(_reopen_logs, log)
+            nursery.start_soon(_reopen_logs, server)
             code = await _exit_code(server)
             nursery.cancel_scope.cancel()
     return code
@@ -83,11 +83,11 @@ async def _stop_on_signals(server: Server, signals: AsyncIterator[int]) -> None:
     end_process(1)
 
 
-async def _reopen_logs(log: ServerLog) -> None:
+async def _reopen_logs(server: Server) -> None:
     """On a signal, after which a log may have been moved away."""
     with trio.open_signal_receiver(REOPEN_SIGNAL) as signals:
         async for _ in signals:
-            log.reopen()
+            server.reopen_logs()
 
 
 async def _collect_less(server: Server) -> None:

@@ -76,6 +76,7 @@ from protocol.shared_memory.table import SharedMemoryTable
 from repository.layout import Repository
 from repository.stores.store_repository import StoreRepository, Stores
 from repository.stores.urls import StoreUrl
+from trioton.access_writer import AccessWriter
 from trioton.capturing import capture_of, captured
 from trioton.console import live_console, log_tail
 from trioton.edges import Edge, Shared, edges, tls_contexts
@@ -189,6 +190,7 @@ class Server:
         exemplars = Exemplars()
         self.tracer = Tracer(settings.tracing(), self.core.is_model_ready, partial(note_trace, exemplars))
         self.log = log or ServerLog(settings)
+        self._access = AccessWriter(settings.access_log)
         self.addresses: dict[str, Address] = {}
         self._limits = LimitCounter()
         self._keys: KeysFile | None = None  # from `run` on
@@ -237,7 +239,10 @@ class Server:
         return self.log.events() if isinstance(self.log, ServerLog) else {}
 
     def _lost_lines(self) -> Mapping[str, int]:
-        return {"server": self.log.lost} if isinstance(self.log, ServerLog) else {}
+        lost = {"server": self.log.lost} if isinstance(self.log, ServerLog) else {}
+        if (of_access := self._access.lost) is not None:
+            lost["access"] = of_access
+        return lost
 
     @property
     def models(self) -> Models:
@@ -273,6 +278,7 @@ class Server:
                 async with trio.open_nursery() as metrics:  # shown until all the others have ended
                     async with trio.open_nursery() as nursery:
                         try:
+                            self._open_access_log()
                             await self._start_helpers(background)
                             await nursery.start(self.core.run)
                             await self._start_jobs(background)
@@ -289,6 +295,8 @@ class Server:
                         self._close_edges.set()
                     self._close_metrics.set()
                 background.cancel_scope.cancel()  # helpers without an end of their own
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self._access.close)
         self._failure_log.close()
         self._shared_memory.close()
         self._stores.cache.close()
@@ -366,6 +374,19 @@ class Server:
             except (CannotTrace, UnusableCache, CannotCapture) as error:
                 raise StartError(f"{error}; see {option}") from None
 
+    def reopen_logs(self) -> None:
+        """Go on in new files, after log files were moved away."""
+        if isinstance(self.log, ServerLog):
+            self.log.reopen()
+        self._access.reopen()
+
+    def _open_access_log(self) -> None:
+        try:
+            self._access.open(self.log.writers if isinstance(self.log, ServerLog) else ())
+        except OSError as error:
+            file = self.settings.access_log.file
+            raise StartError(f"cannot write the access log to '{file}': {error.strerror}; see --access-log") from None
+
     async def _start_jobs(self, background: trio.Nursery) -> None:
         """When the models are loaded: those that were interrupted go on at once."""
         place = self.settings.jobs_store
@@ -442,6 +463,7 @@ class Server:
             addresses=self.addresses,
             failures=self._failures,
             failure_log=self._failure_log,
+            access_log=self._access.log,
             gen_ai=self._gen_ai,
             responses=self._responses,
             media=None if (media := self.settings.media()) is None else MediaFetcher(media),

@@ -28,6 +28,7 @@ from actors.cache.registry import UnusableCache, find_cache
 from actors.metrics.statistics import VersionStatistics
 from actors.tracing.stamps import QUEUE_START, REQUEST_END, REQUEST_START
 from protocol.errors import text_of
+from protocol.log.access_record import CACHED
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
 from repository.fingerprint import fingerprint
 from repository.json_form import to_json_form
@@ -184,7 +185,10 @@ class VersionCache:
                 request.trace.identify(self._version, request.id)
                 for activity in (REQUEST_START, QUEUE_START, REQUEST_END):
                     request.trace.stamp(activity)
+                request.trace.annotate({CACHED: True})
             return InferenceResponse(request.model_name, self._version, outputs, request.id, parameters)
+        if request.trace is not None:
+            request.trace.annotate({CACHED: False})
         response = await run(request)
         inserting = trio.current_time()
         if await self._cache.insert(key, response):

@@ -27,6 +27,7 @@ from actors.tracing.stamps import QUEUE_START, REQUEST_END, REQUEST_START, TENSO
 from protocol.core import ReplyChannel, Respond
 from protocol.errors import Cancelled, ServerError, Unavailable
 from protocol.failures import CallbackFailures
+from protocol.log.access_record import COMPUTE_NS, QUEUE_NS
 from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.text.model import TextModel
 
@@ -209,3 +210,6 @@ class Ensemble(RunningVersion):
         )
         if isinstance(ran.request.trace, StepClock):  # a step of another ensemble
             ran.request.trace.spent.add(spent)
+        elif ran.request.trace is not None:
+            compute_ns = spent.compute_input_ns + spent.compute_infer_ns + spent.compute_output_ns
+            ran.request.trace.annotate({QUEUE_NS: spent.queue_ns, COMPUTE_NS: compute_ns})

@@ -18,7 +18,7 @@ from actors.instance.runner import BatchRunner
 from actors.instance.slot import BatchSlot
 from actors.mail.messages import BatchDone, Execute, StreamEnded
 from actors.metrics.response_statistics import ResponseStatistics
-from actors.tracing.stamps import COMPUTE_END, begin_compute, end_compute, traces_of
+from actors.tracing.stamps import COMPUTE_END, begin_compute, end_compute, tell_batch, traces_of
 from backends.interface import BatchTiming
 from protocol.errors import ServerError
 
@@ -39,6 +39,7 @@ class DecoupledRunner(BatchRunner):
         timing: BatchTiming | None = None
         started = trio.current_time()
         begin_compute(traces_of(batch))
+        tell_batch(traces_of(batch), self.name, sum(item.batch_size for item in batch))
         watcher = partial(self.notices.cancelled, batch)
         for item in batch:
             item.watcher = watcher

@@ -25,7 +25,7 @@ from actors.instance.cancellation import CancellationNotices
 from actors.instance.slot import BatchSlot, RunningBatch, running_batch
 from actors.mail.messages import BatchDone, Execute, SchedulerAddress, SchedulerMessage
 from actors.mail.reply_slot import Reply
-from actors.tracing.stamps import begin_compute, end_compute
+from actors.tracing.stamps import begin_compute, end_compute, tell_batch
 from backends.interface import STARTED, Backend, BatchResult, BatchTiming, InstanceDied
 from protocol.errors import Internal, ServerError, Unavailable, text_of
 from protocol.failures import CallbackFailures
@@ -206,6 +206,7 @@ class BatchRunner:
     def _note_begun(self, running: RunningBatch, started: int | None = None) -> None:
         if running.traces:
             self.trace(begin_compute, running.traces, started)
+            self.trace(tell_batch, running.traces, self.name, sum(item.batch_size for item in running.batch))
         watcher = partial(self.notices.cancelled, running.batch)
         for item in running.batch:
             item.watcher = watcher

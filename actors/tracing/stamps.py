@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from actors.mail.messages import QueuedRequest
 from backends.interface import BatchTiming
+from protocol.log.access_record import BATCH_SIZE, INSTANCE
 from protocol.server_settings import Trace
 
 REQUEST_START = "REQUEST_START"
@@ -29,6 +30,12 @@ def begin_compute(traces: Sequence[Trace], started: int | None = None) -> None:
     """Computation has started, in nanoseconds of the monotonic clock, or starts now."""
     for trace in traces:
         trace.stamp(COMPUTE_START, started)
+
+
+def tell_batch(traces: Sequence[Trace], instance: str, batch_size: int) -> None:
+    """Say by which instance, and in which batch, the requests of these traces are computed."""
+    for trace in traces:
+        trace.annotate({INSTANCE: instance, BATCH_SIZE: batch_size})
 
 
 def end_compute(traces: Sequence[Trace], timing: BatchTiming | None, *, has_answers: bool = True) -> None:

@@ -59,6 +59,9 @@ _CALLS = {
 # By path, as in HTTP/2's `:path`.
 CATEGORIES = {f"/{call}": category for category, calls in _CALLS.items() for call in calls}
 
+# What load balancers and monitoring ask all the time has no lines in the access log.
+UNLOGGED = frozenset(path for path, category in CATEGORIES.items() if category is Category.HEALTH)
+
 
 def guarded(handlers: dict[str, Handler], access: AccessControl) -> dict[str, Handler]:
     """The handlers, each behind the check of its category; the same ones where every call may be made.

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import trio
 
+from protocol.grpc.access import UNLOGGED
 from protocol.grpc.codec.request_templates import RequestTemplates
 from protocol.grpc.connection.calls import Shared
 from protocol.grpc.connection.connection import Connection
@@ -92,6 +93,8 @@ class _Server:
             failure_log=services.failure_log,
             request_ids=services.request_ids,
             key_name=services.access.key_name,
+            access_log=services.access_log,
+            unlogged=UNLOGGED,
         )
         self._count = 0
         self._connections: set[Connection] = set()

@@ -16,18 +16,21 @@ from typing import Any
 import trio
 
 from protocol.errors import Internal, Overloaded, ServerError, text_of
+from protocol.http.access import UNLOGGED, ended
 from protocol.http.body import BodyLimit
 from protocol.http.charges import ChargedWriter, charge_reply, declared_size
 from protocol.http.codec.compression import IDENTITY, content_encoding, inflate
 from protocol.http.codec.infer import HEADER_LENGTH, json_too_large
 from protocol.http.codec.request_templates import RequestTemplates
-from protocol.http.errors import BodyTooLarge, LimitError, error_reply, name_reply
+from protocol.http.errors import FIRST_ERROR, BodyTooLarge, LimitError, error_reply, name_reply
 from protocol.http.exchange import ClientGone, Exchange, HttpRequest, header_text
 from protocol.http.handlers.failed_request import describe, own_id
+from protocol.http.measured import MeasuredExchange
 from protocol.http.reply import Reply
 from protocol.http.routes import Route, RouteTable
 from protocol.http.settings import HttpSettings
 from protocol.limits.request_memory import LIMIT_NAME, RequestShare
+from protocol.log.access_record import AccessRecord
 from protocol.log.call_origin import CallOrigin
 from protocol.log.request_ids import ClientIds
 from protocol.log.tags import of_call, tags_of
@@ -59,12 +62,16 @@ class HttpApp:
         put("_count_overload", partial(self.services.limits.count, "http", LIMIT_NAME))
 
     async def __call__(self, exchange: Exchange) -> None:
+        if self.services.access_log.is_on:
+            exchange = MeasuredExchange(exchange)
         headers = exchange.headers
         arrival_ns = time.monotonic_ns()
         trace: Trace | None = None
         route: Route | None = None
         request: HttpRequest | None = None
         origin = CallOrigin(self.services.request_ids, ClientIds.of(headers), partial(self._key_name, exchange))
+        record = self.services.access_log.begin() if self.services.access_log.measures else None
+        failure: Exception | None = None
         share = RequestShare(self.services.memory, self._count_overload)
         charge: Charge | None = None
         try:
@@ -74,6 +81,8 @@ class HttpApp:
                     charge = account.admit(parameters.get("model_name"), declared_size(headers))
                 if route.is_inference and self.services.trace.is_sampling and "model_name" in parameters:
                     trace = self._sample(parameters, headers)
+                if record is not None and route.is_inference:
+                    record.trace, trace = trace, record
                 encoding = IDENTITY
                 if b"content-encoding" in headers:
                     encoding = content_encoding(headers, allowed=route.takes_codings)
@@ -93,6 +102,7 @@ class HttpApp:
                     arrival_ns=arrival_ns,
                     query=exchange.query,
                     charge=charge,
+                    record=record,
                 )
                 if charge is not None:
                     charge.settle(Unit.BYTES, len(body), declared_size(headers))
@@ -110,6 +120,7 @@ class HttpApp:
             except ClientGone:
                 return
             except ServerError as exc:
+                failure = exc
                 if request is not None and route is not None and route.is_inference:
                     origin.name(own_id(request))
                 reply = self._error_reply(exc, exchange, request, origin)
@@ -118,6 +129,7 @@ class HttpApp:
                     await self._refuse(reply, exchange)
                     return
             except Exception as exc:
+                failure = exc
                 logger.exception(
                     "%s %s failed",
                     exchange.method,
@@ -135,6 +147,7 @@ class HttpApp:
                 try:
                     await exchange.reply(reply)
                 except Overloaded as exc:
+                    failure = exc
                     self._note_failure(exchange, route, request, exc, 503, arrival_ns, origin)
                     await exchange.reply(self._error_reply(exc, exchange, request, origin))
                 if trace is not None:
@@ -148,6 +161,31 @@ class HttpApp:
                 charge.end()
             if trace is not None:
                 trace.end()
+            if isinstance(exchange, MeasuredExchange):
+                self._log_access(exchange, record, request, origin, failure, arrival_ns)
+
+    def _log_access(
+        self,
+        exchange: MeasuredExchange,
+        record: AccessRecord | None,
+        request: HttpRequest | None,
+        origin: CallOrigin,
+        failure: Exception | None,
+        arrival_ns: int,
+    ) -> None:
+        """Write the line of a request that has ended, if it is to have one."""
+        if request is not None and request.failure is not None:
+            failure = request.failure
+        try:
+            endpoint, parameters = self.routes.find(exchange.raw_path)
+        except ServerError:
+            parameters = {}
+        else:
+            if endpoint.category in UNLOGGED:
+                return
+        is_failed = failure is not None or exchange.status >= FIRST_ERROR or not exchange.is_complete
+        described = partial(ended, exchange, parameters, request, origin, failure, arrival_ns)
+        self.services.access_log.end(record, is_failed, described)
 
     def find(
         self, method: str, raw_path: bytes, headers: Mapping[bytes, bytes]

@@ -11,13 +11,17 @@ alike, and the answers are the same.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+import trio
+
 from protocol.access.keys import KeyRing
 from protocol.errors import Decoupled, ServerError
+from protocol.http.access import CLIENT_CLOSED, error_text, path_text
 from protocol.http.app import HttpApp, internal_reply
 from protocol.http.charges import charge_reply
 from protocol.http.codec.compression import IDENTITY
@@ -26,15 +30,17 @@ from protocol.http.codec.infer import (
     OutputEncoding,
     parse_header_length,
 )
-from protocol.http.errors import error_reply, name_reply
+from protocol.http.errors import FIRST_ERROR, error_reply, name_reply
 from protocol.http.exchange import JSON_IN_THREAD_ABOVE, header_text, version_in
 from protocol.http.handlers.infer import decoupled, encode, encode_at_once
 from protocol.http.handlers.jobs.submit import infer_or_job
 from protocol.http.head import Head
 from protocol.http.reply import Reply
+from protocol.log.access_log import Ended
+from protocol.log.access_record import AccessRecord
 from protocol.log.call_origin import call_tags
 from protocol.log.failure_log import FailedRequest
-from protocol.log.request_ids import ClientIds, RequestIds
+from protocol.log.request_ids import NO_IDS, ClientIds, RequestIds
 from protocol.log.tags import of_call
 from protocol.messages import LATEST_VERSION, InferenceResponse
 from protocol.origin import RequestTags
@@ -47,6 +53,10 @@ logger = logging.getLogger(__name__)
 
 class ReplySink(Protocol):
     """The owner of a direct request: a connection."""
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
 
     def answer(self, request: DirectRequest) -> None:
         """The reply is there. Must not wait."""
@@ -77,9 +87,12 @@ class DirectHead:
         account = self.account
         return account is not None and account.may_be_refused(self.model_name, self.size - len(self.data))
 
+    path: bytes
+
 
 class DirectRequest(PendingReply, kw_only=True):
-    """A submitted request, and what log lines say of it."""
+    """A submitted request, and what log lines say of it. `status` and `bytes_out` are those of its reply, which may be
+    `is_encoded_later`, when nothing else is left of it."""
 
     sink: ReplySink
     encoding: OutputEncoding
@@ -87,6 +100,10 @@ class DirectRequest(PendingReply, kw_only=True):
     ids: RequestIds
     size: int
     request_id: bytes = b""
+    record: AccessRecord | None = None
+    status: int = 0
+    bytes_out: int = 0
+    is_encoded_later: bool = False
 
     def name(self) -> bytes:
         """As `CallOrigin.name`."""
@@ -118,6 +135,7 @@ class DirectInference:
         self.failures = app.services.failures
         self.replies: Replies = Replies(self.failures)
         self.flush = app.services.core.flush
+        self._logs = app.services.access_log.is_on
 
     async def run(self) -> None:
         """Deliver replies, as long as the edge serves."""
@@ -162,6 +180,7 @@ class DirectInference:
             ClientIds.of(headers),
             partial(self._services.access.key_name, partial(header_text, headers)),
             account,
+            head.raw_path,
         )
 
     def hold(self, size: int) -> bool:
@@ -201,12 +220,22 @@ class DirectInference:
         )
         if head.account is not None:
             request.charge = inference.charge = head.account.admit(name, size)
+        if services.access_log.measures:
+            inference.trace = request.record = services.access_log.begin()
         request.submitted = services.core.submit(inference, request, later=True)
         memory.held += size
         return request
 
     def reply(self, request: DirectRequest) -> Reply | None:
         """The reply; None where that has to be encoded by `encode`."""
+        reply = self._reply(request)
+        if self._logs:
+            request.is_encoded_later = reply is None
+            if reply is not None:
+                request.status, request.bytes_out = reply.status, reply.length
+        return reply
+
+    def _reply(self, request: DirectRequest) -> Reply | None:
         reply = request.reply
         if isinstance(reply, InferenceResponse):
             try:
@@ -240,22 +269,26 @@ class DirectInference:
         """Log that it is answered with an error."""
         self._services.failure_log.note("HTTP infer", status, error, partial(describe_pending, request))
 
-    def note_refusal(self, head: DirectHead, error: ServerError, status: int) -> None:
+    def note_refusal(self, plain: DirectHead, error: ServerError, status: int, peer: str, head: Head) -> None:
         """Log that a request is answered with an error though only its head has come."""
-        version = "" if head.model_version == LATEST_VERSION else str(head.model_version)
-        failed = FailedRequest(head.model_name, version)
+        version = "" if plain.model_version == LATEST_VERSION else str(plain.model_version)
+        failed = FailedRequest(plain.model_name, version)
         self._services.failure_log.note("HTTP infer", status, error, lambda: failed)
+        self._log_refusal(error, status, peer, head)
 
     def name_refusal(self, reply: Reply, headers: Mapping[bytes, bytes]) -> None:
         """Give the reply to a request that is refused by its head the id that this says, or one that is made."""
         name_reply(reply, self._services.request_ids.of(ClientIds.of(headers)))
 
-    def note_refused_head(self, error: ServerError, status: object) -> None:
+    def note_refused_head(self, error: ServerError, status: int | str, peer: str, head: Head | None = None) -> None:
         """Log that a request is refused by what is known of it when its head has come, or a part of that."""
         self._services.failure_log.note("HTTP request", status, error, FailedRequest)
+        self._log_refusal(error, status, peer, head)
 
     def close(self, request: DirectRequest) -> None:
         """It is answered, or what is left of that needs nothing that it holds."""
+        if self._logs and not request.is_encoded_later:
+            self._log_access(request)
         self._services.memory.held -= request.size
         submitted, request.submitted = request.submitted, None  # as `let_go` does
         if request.charge is not None:
@@ -269,18 +302,64 @@ class DirectInference:
         try:
             reply = await encode(request.reply, request.encoding, request.head.accepts_coding)
         except ServerError as error:
-            return self.error_reply(request, error)
+            reply = self.error_reply(request, error)
         except Exception as error:
             self.note_failure(request, error, 500)
+            if self._logs:
+                self._log_access(request)
             raise
         reply.request_id = request.name()
         if request.charge is not None:
             charge_reply(request.charge, reply)
+        if self._logs:
+            request.status, request.bytes_out = reply.status, reply.length
+            self._log_access(request)
         return reply
 
     def give_up(self, request: DirectRequest) -> None:
         """Cancel the request: its reply is not wanted any more."""
+        if self._logs:
+            request.status = request.status or CLIENT_CLOSED
+            self._log_access(request)
         self._services.memory.held -= request.size
         if request.charge is not None:
             request.charge.end()
         request.let_go().give_up()
+
+    # The access log.
+
+    def _log_refusal(self, error: ServerError, status: int | str, peer: str, head: Head | None) -> None:
+        if self._logs:
+            method, path = ("", "") if head is None else (head.method, path_text(head.raw_path))
+            client = NO_IDS if head is None else ClientIds.of(head.headers)
+            tags = call_tags(client.request_id, client, "")
+            ended = Ended("http", method, path, status, tags, client=peer, error=error.message)
+            self._services.access_log.end(None, True, lambda: ended)
+
+    def _log_access(self, request: DirectRequest) -> None:
+        """Write the line of a request that has ended, if it is to have one."""
+        is_failed = request.status == 0 or request.status >= FIRST_ERROR
+        self._services.access_log.end(request.record, is_failed, partial(self._ended, request))
+
+    def _ended(self, request: DirectRequest) -> Ended:
+        head, reply, submitted = request.head, request.reply, request.submitted
+        started_ns = 0
+        if submitted is not None:
+            started_ns = time.monotonic_ns() - int((trio.current_time() - submitted.arrival) * 1e9)
+        own_id = request.own_id
+        return Ended(
+            "http",
+            "POST",
+            path_text(head.path),
+            request.status or 500,
+            request.tags(own_id),
+            own_id=own_id,
+            model=head.model_name,
+            version="" if head.model_version == LATEST_VERSION else str(head.model_version),
+            client=request.sink.peer,
+            bytes_in=request.size,
+            bytes_out=request.bytes_out,
+            is_cancelled=request.status == CLIENT_CLOSED,
+            error=error_text(reply) if isinstance(reply, Exception) else "",
+            started_ns=started_ns if request.record is None else 0,
+        )

@@ -31,7 +31,7 @@ from protocol.http.reply import JSON_CONTENT, Headers, Reply
 from protocol.jobs.store import IdempotencyMismatch, RequestUnderWay
 from protocol.quotas.fields import Fields
 
-_FIRST_ERROR = 400
+FIRST_ERROR = 400
 
 ErrorForm: TypeAlias = Callable[[ServerError], Reply]
 """How errors are written: `error_reply`, or that of another interface."""
@@ -153,7 +153,7 @@ def with_members(reply: Reply, members: Mapping[str, object]) -> bytes:
 def name_reply(reply: Reply, request_id: bytes) -> None:
     """Say which request it answers: by a header, and where it is an error in JSON by a member."""
     reply.request_id = request_id
-    if reply.status >= _FIRST_ERROR and JSON_CONTENT[0] in reply.headers and not reply.tail:
+    if reply.status >= FIRST_ERROR and JSON_CONTENT[0] in reply.headers and not reply.tail:
         reply.body = with_members(reply, {"request_id": request_id.decode()})
 
 

@@ -14,6 +14,7 @@ from protocol.http.codec.request_templates import RequestTemplates
 from protocol.http.reply import Headers, Reply
 from protocol.http.settings import HttpSettings
 from protocol.limits.request_memory import RequestShare
+from protocol.log.access_record import AccessRecord
 from protocol.log.call_origin import CallOrigin
 from protocol.log.request_ids import usual_id
 from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest
@@ -53,7 +54,8 @@ class HttpRequest:
     header by its lower-case name, `sent_headers` all of them as they came. `templates` are those of inference requests.
     `trace` is there if the request is traced, `inference` once a request for inference was decoded.
     `arrival_ns` is when its head was there, in nanoseconds of `time.monotonic_ns`. `query` is that of its target;
-    `origin` has its id.
+    `origin` has its id, `record` what is measured for the access log, and `failure` is why a response that has begun
+    has failed.
     `limits` makes headers that tell of limits, once the model is known that has them. `charge` is there if there are
     keys, and the call costs something of a quota.
     """
@@ -73,6 +75,8 @@ class HttpRequest:
     query: bytes = b""
     limits: Callable[[], Headers] | None = None
     charge: Charge | None = None
+    record: AccessRecord | None = None
+    failure: Exception | None = None
     _lease: Lease | None = None
     _fetched: RequestShare | None = None
 
@@ -89,6 +93,14 @@ class HttpRequest:
         """Take the name that the body gives, if it is one that a header can carry."""
         if given is not None:
             self.origin.request_id = usual_id(given) or self.services.request_ids.make()
+
+    def take_trace(self, trace: Trace | None) -> Trace | None:
+        """Have it traced, beside what is measured for the access log."""
+        if self.record is None:
+            self.trace = trace
+        else:
+            self.record.trace = trace
+        return trace
 
     @property
     def lease(self) -> Lease:
@@ -151,6 +163,10 @@ class Exchange(BodyWriter, Protocol):
     @property
     def sent_headers(self) -> Iterable[tuple[bytes, bytes]]:
         """All headers, their names in the letter case of the client where its protocol has it."""
+
+    @property
+    def peer(self) -> str:
+        """The client's address, as `host:port`; empty where it is not known."""
 
     @property
     def may_have_body(self) -> bool:

@@ -60,6 +60,7 @@ class FrameOutput:
     ) -> None:
         self._h2 = connection
         self._writer = Writer(wire, self._on_written, send_timeout=send_timeout)
+        self._wire = wire
         self.count_refusal = count_refusal
         self.answers = AnswerMemory(memory, count_refusal)
         self._send_timeout = send_timeout
@@ -69,6 +70,11 @@ class FrameOutput:
         self._portion = connection_window // PORTIONS
         self.taken = 0
         self.is_heard = True
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return self._wire.peer
 
     async def run(self) -> None:
         """Write until `finish`.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 
@@ -34,6 +34,10 @@ class Wire(Protocol):
     def is_lost(self) -> bool:
         """Whether the connection is known to be lost in both directions: reset by the client, or broken. A client that
         has ended its sending direction in good order may still read."""
+
+    @property
+    def peer(self) -> str:
+        """The client's address, as `host:port`; empty where it has none."""
 
     async def receive(self, size: int) -> bytes:
         """At least one byte and at most `size`; none when the client has closed its end, or is lost."""
@@ -68,7 +72,14 @@ class PlainWire:
         self._socket = socket.socket(fileno=stream.socket.detach())
         self._socket.setblocking(False)
         self._has_failed = False
+        self._peer: str | None = None
         _spare_pacing(self._socket)
+
+    @property
+    def peer(self) -> str:
+        if self._peer is None:
+            self._peer = _address(self._socket.getpeername)
+        return self._peer
 
     @property
     def is_lost(self) -> bool:
@@ -223,6 +234,13 @@ class StreamWire:
         self._has_failed = False
 
     @property
+    def peer(self) -> str:
+        stream: object = self._stream
+        while (inner := getattr(stream, "transport_stream", None)) is not None:  # TLS
+            stream = inner
+        return _address(stream.socket.getpeername) if isinstance(stream, trio.SocketStream) else ""
+
+    @property
     def is_lost(self) -> bool:
         return self._has_failed
 
@@ -305,3 +323,15 @@ def split(parts: Sequence[Buffer], size: int) -> tuple[list[Buffer], list[Buffer
             return [*parts[:number], view[:left]], [view[left:], *parts[number + 1 :]]
         left -= len(part)
     return [*parts], []
+
+
+def _address(find: Callable[[], Any]) -> str:
+    """An address as text; empty for a socket that has none, or whose client has gone."""
+    try:
+        address = find()
+    except OSError:
+        return ""
+    if not isinstance(address, tuple):
+        return ""
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -22,6 +22,10 @@ class Output(Protocol):
     taken: int
     answers: AnswerMemory
 
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+
     def acknowledge(self, stream_id: int, size: int) -> None:
         """Let the peer send `size` bytes more."""
 

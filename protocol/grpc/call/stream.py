@@ -6,6 +6,7 @@ Flow: connection (events) -> [stream] -> handler -> [stream] -> connection. The 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -25,6 +26,7 @@ from protocol.grpc.call.receiving import ReceiveMemory
 from protocol.grpc.codec.messages import Codec
 from protocol.grpc.settings import ConnectionLimits
 from protocol.limits.answer_memory import AnswerMemory
+from protocol.log.access_record import AccessRecord
 from protocol.log.call_origin import CallOrigin
 from protocol.log.failure_log import FailedRequest
 from protocol.log.request_ids import RequestIds
@@ -62,6 +64,10 @@ class Stream(StreamIterator[Any]):
         noted_failure: what the handler has logged itself, before it raises that.
         origin: the call's id, for its trailers and for log lines.
         account: that of the client's key, if there are keys.
+        record: what is measured of it for the access log.
+        is_unlogged: it has no line there itself: each request in it has one.
+        has_returned: its handler has, with `failure` if that is not None.
+        bytes_in, bytes_out: of its messages.
     """
 
     def __init__(
@@ -88,6 +94,12 @@ class Stream(StreamIterator[Any]):
         self.is_draining = False
         self.describe: Callable[[], FailedRequest] = FailedRequest
         self.noted_failure: Exception | None = None
+        self.record: AccessRecord | None = None
+        self.is_unlogged = False
+        self.has_returned = False
+        self.failure: Exception | None = None
+        self.bytes_in = self.bytes_out = 0
+        self.started_ns = time.monotonic_ns()
         self.origin = CallOrigin(ids, head.client, partial(key_name, self.header))
         self.account: Account | None = None
         self.offer: Callable[[memoryview, int], bool] | None = None
@@ -148,9 +160,15 @@ class Stream(StreamIterator[Any]):
         if not self._is_client_streaming:
             await self._expect_end()
         message: memoryview | bytes = next_frame.payload
+        self.bytes_in += len(message)
         if next_frame.is_compressed:
             message = await incoming.decompress(next_frame.payload)
         return self._codec.decode(message, self._request_type)
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return self._output.peer
 
     @property
     def answers(self) -> AnswerMemory:
@@ -179,6 +197,7 @@ class Stream(StreamIterator[Any]):
             headers = () if self.has_sent_headers else self._response_headers()
             self.has_sent_headers = True
             await self._output.send_message(self.id, headers, parts, is_counted=not self._is_server_streaming)
+            self.bytes_out += sum(map(len, parts))
         except StreamTerminatedError:
             self.terminate()
             raise

@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -19,8 +20,9 @@ from grpclib.const import Handler, Status
 from grpclib.exceptions import StreamTerminatedError
 
 from protocol.access.restricted import HeaderLookup
-from protocol.errors import DeadlineExceeded, Unavailable
+from protocol.errors import DeadlineExceeded, ServerError, Unavailable
 from protocol.failures import CallbackFailures
+from protocol.grpc.call.access import call_ended, call_refused
 from protocol.grpc.call.headers import (
     OK_TRAILERS,
     RESPONSE_HEADERS,
@@ -47,6 +49,7 @@ from protocol.http2.flood_limits import FloodLimits
 from protocol.http2.request_headers import Headers
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
+from protocol.log.access_log import OFF, AccessLog
 from protocol.log.failure_log import FailureLog
 from protocol.log.request_ids import RequestIds
 from protocol.log.tags import of_call
@@ -60,7 +63,8 @@ _UPDATES_PER_CALL = 4
 class Shared:
     """What all connections of a server share. `threads` bounds compression and decompression. Without `direct` every
     unary call takes a task. `flush` is the core's; the poller calls it itself. Without a poller each connection's task
-    waits for its bytes. `key_name` finds the name of a caller's key."""
+    waits for its bytes. `key_name` finds the name of a caller's key; calls of
+    `unlogged` methods are not in the access log."""
 
     handlers: Mapping[str, Handler]
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
@@ -75,6 +79,8 @@ class Shared:
     failure_log: FailureLog = field(default_factory=FailureLog)
     request_ids: RequestIds = field(default_factory=RequestIds)
     key_name: Callable[[HeaderLookup], str] = lambda headers: ""
+    access_log: AccessLog = OFF
+    unlogged: frozenset[str] = frozenset()
 
 
 class Owner(Protocol):
@@ -185,11 +191,13 @@ class Calls:
                 self._out.count_refusal(head.limit)
             if head.error is not None:
                 note_failure(self._shared.failure_log, head.method, head.error)
+                self._log_refusal(head, head.error)
             self._out.end_stream(stream_id, head.refusal or (), peer_has_ended=has_ended, request_id=self._new_id(head))
         else:
             error = Unavailable(SHUTTING_DOWN)
             response = error_response(error, head.method)
             note_failure(self._shared.failure_log, head.method, error)
+            self._log_refusal(head, error)
             self._out.end_stream(stream_id, response, peer_has_ended=has_ended, request_id=self._new_id(head))
 
     def _new_id(self, head: RequestHead) -> bytes:
@@ -198,7 +206,9 @@ class Calls:
 
     def _note_refused(self, head: RequestHead, reason: str) -> None:
         """Log a call that is refused by a reset of its stream, which says nothing but that."""
-        note_failure(self._shared.failure_log, head.method, Unavailable(f"{reason}; the client may try it again"))
+        error = Unavailable(f"{reason}; the client may try it again")
+        note_failure(self._shared.failure_log, head.method, error)
+        self._log_refusal(head, error)
 
     def on_data(self, event: events.DataReceived) -> None:
         stream = self._streams.get(event.stream_id)
@@ -262,6 +272,8 @@ class Calls:
         stream = Stream(
             self._out, incoming, shared.codec, self._limits, self.memory, shared.request_ids, shared.key_name
         )
+        if shared.access_log.measures:
+            stream.record = shared.access_log.begin()
         self._streams[stream.id] = stream
         self._tasks.start(stream)
         return stream
@@ -273,9 +285,12 @@ class Calls:
             except StreamTerminatedError:
                 stream.is_closed = True
             except Exception as error:
+                stream.failure = error
+                stream.has_returned = True
                 if error is not stream.noted_failure:
                     self._note_failure(stream, error)
                 return error_trailers(error, stream.method, of_call(stream.origin))
+        stream.has_returned = not stream.is_closed
         return OK_TRAILERS
 
     def _note_failure(self, stream: Stream, error: Exception) -> None:
@@ -283,7 +298,24 @@ class Calls:
 
     def _close_call(self, stream: Stream) -> None:
         del self._streams[stream.id]
+        if self._shared.access_log.is_on:
+            self._log_access(stream)
         stream.close()
+
+    def _log_access(self, stream: Stream) -> None:
+        """Write the line of a call that has ended, if it is to have one."""
+        if stream.is_unlogged or stream.method in self._shared.unlogged:
+            return
+        failure, is_cancelled = stream.failure, not stream.has_returned
+        if is_cancelled and self._now() >= stream.deadline:
+            failure, is_cancelled = DeadlineExceeded(TOO_LATE), False
+        described = partial(call_ended, stream, failure, is_cancelled=is_cancelled)
+        self._shared.access_log.end(stream.record, failure is not None or is_cancelled, described)
+
+    def _log_refusal(self, head: RequestHead, error: ServerError) -> None:
+        if self._shared.access_log.is_on and head.method not in self._shared.unlogged:
+            described = partial(call_refused, head, error, self._shared.request_ids, self._out.peer)
+            self._shared.access_log.end(None, True, described)
 
     def _end_call(self, stream: Stream, ending: Sequence[Header] | None) -> None:
         if not stream.is_closed:

@@ -64,6 +64,11 @@ class DirectCalls:
         self.begun: dict[int, DirectCall] = {}
         self.next_deadline = math.inf
 
+    @property
+    def peer(self) -> str:
+        """Implements `direct_infer.ReplySink`."""
+        return self._out.peer
+
     def __len__(self) -> int:
         return len(self.arriving) + len(self.begun)
 
@@ -203,6 +208,7 @@ class DirectCalls:
         stream = self._owner.run_in_task(incoming)
         stream.handle = handle
         stream.origin.request_id = call.name()
+        stream.is_unlogged = True  # the call has its line
         stream.describe = partial(describe_pending, call)
         return stream
 

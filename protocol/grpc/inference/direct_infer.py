@@ -9,10 +9,14 @@ knows: its settings (`of`), tracing, and whether the message can be decoded and 
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Protocol
 
+import trio
+
 from protocol.errors import Decoupled, Unsupported
+from protocol.grpc.call.access import error_text, status_word
 from protocol.grpc.call.receiving import ReceiveMemory
 from protocol.grpc.call.request_head import RequestHead
 from protocol.grpc.call.stream import Stream
@@ -21,6 +25,8 @@ from protocol.grpc.codec.request_templates import RequestTemplates
 from protocol.grpc.inference.failed_calls import MODEL_INFER, note_failure
 from protocol.grpc.inference.infer import NOT_DECOUPLED
 from protocol.grpc.settings import GrpcSettings
+from protocol.log.access_log import Ended
+from protocol.log.access_record import AccessRecord
 from protocol.log.call_origin import call_tags
 from protocol.log.request_ids import RequestIds
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse
@@ -37,6 +43,10 @@ class ReplySink(Protocol):
     @property
     def memory(self) -> ReceiveMemory: ...
 
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+
     def answer(self, call: DirectCall) -> None:
         """The reply is there. Must not wait."""
 
@@ -47,7 +57,7 @@ class ReplySink(Protocol):
 class DirectCall(PendingReply, kw_only=True):
     """One that is under way; its client has sent all. `id` is its stream's, `deadline` in seconds of Trio's clock;
     `size`, in bytes, is what its message counts for. `lease` and `placed` are there if it uses shared memory, or wants
-    classes."""
+    classes; `failure` and `bytes_out` are those of its answer, `is_over` once it is closed."""
 
     sink: ReplySink
     id: int
@@ -56,6 +66,10 @@ class DirectCall(PendingReply, kw_only=True):
     deadline: float
     ids: RequestIds
     request_id: bytes = b""
+    record: AccessRecord | None = None
+    failure: Exception | None = None
+    bytes_out: int = 0
+    is_over: bool = False
     lease: Lease | None = None
     placed: PlacedRequest | None = None
 
@@ -83,6 +97,7 @@ class DirectInfer:
         self._services = services
         self._templates = templates
         self.replies = replies
+        self._logs = services.access_log.is_on
 
     @classmethod
     def of(
@@ -116,6 +131,8 @@ class DirectInfer:
         except Exception:  # the task meets it again, and answers with it
             return None
         request.origin = call
+        if services.access_log.measures:
+            request.trace = call.record = services.access_log.begin()
         call.submitted = services.core.submit(request, call, later=True)
         return call
 
@@ -137,7 +154,12 @@ class DirectInfer:
         if isinstance(reply, InferenceResponse):
             if call.placed is not None:
                 reply = call.placed.deliver_at_once(reply)
-            return None if reply is None else encode_response(reply)
+            if reply is None:
+                return None
+            message = encode_response(reply)
+            if self._logs:
+                call.bytes_out = sum(map(len, message))
+            return message
         assert reply is not None
         raise Unsupported(NOT_DECOUPLED) if isinstance(reply, Decoupled) else reply
 
@@ -150,15 +172,20 @@ class DirectInfer:
 
     def note_failure(self, call: DirectCall, error: Exception) -> None:
         """Log that it is answered with an error, as long as it is not closed."""
+        call.failure = error
         note_failure(self._services.failure_log, MODEL_INFER, error, partial(describe_pending, call))
 
     def give_up(self, call: DirectCall) -> None:
         """Cancel the request: its reply is not wanted any more."""
+        if self._logs:
+            self._log_access(call, is_cancelled=call.failure is None)
         call.let_go().give_up()
         self.close(call)
 
     def close(self, call: DirectCall) -> None:
         """Release what the call holds: it is answered, or given up. Idempotent."""
+        if self._logs:
+            self._log_access(call, is_cancelled=False)
         size, call.size = call.size, 0
         call.sink.memory.give(size)
         lease, call.lease = call.lease, None
@@ -167,3 +194,35 @@ class DirectInfer:
         submitted, call.submitted = call.submitted, None  # as `let_go` does
         if submitted is not None:
             submitted.end()
+
+    # The access log.
+
+    def _log_access(self, call: DirectCall, *, is_cancelled: bool) -> None:
+        """Write the line of a call that has ended, if it is to have one."""
+        if call.is_over:
+            return
+        call.is_over = True
+        is_failed = call.failure is not None or is_cancelled
+        self._services.access_log.end(call.record, is_failed, partial(self._ended, call, is_cancelled=is_cancelled))
+
+    def _ended(self, call: DirectCall, *, is_cancelled: bool) -> Ended:
+        described, submitted, own_id = describe_pending(call), call.submitted, call.own_id
+        started_ns = 0
+        if submitted is not None and call.record is None:
+            started_ns = time.monotonic_ns() - int((trio.current_time() - submitted.arrival) * 1e9)
+        return Ended(
+            "grpc",
+            "ModelInfer",
+            MODEL_INFER,
+            status_word(call.failure, is_cancelled=is_cancelled),
+            call.tags(own_id),
+            own_id=own_id,
+            model=described.model_name,
+            version=described.model_version,
+            client=call.sink.peer,
+            bytes_in=call.size,
+            bytes_out=call.bytes_out,
+            is_cancelled=is_cancelled,
+            error=error_text(call.failure),
+            started_ns=started_ns,
+        )

@@ -15,6 +15,7 @@ from protocol.grpc.call.framing import Message
 from protocol.grpc.call.stream import Stream
 from protocol.grpc.codec.infer import DecodedRequest, encode_response
 from protocol.grpc.codec.request_templates import ReadRequest, RequestTemplates
+from protocol.log.access_record import AccessRecord
 from protocol.log.failure_log import FailedRequest
 from protocol.log.tags import of_call
 from protocol.origin import Origin
@@ -102,7 +103,7 @@ async def _infer(services: EdgeServices, templates: RequestTemplates, stream: St
     stream.describe = partial(describe, read, read_ns, stream.origin)
     origin = stream.origin
     origin.name(read.names.id)
-    trace = call.trace(read.model_name, waiting, read_ns)
+    trace = measured(stream.record, call.trace(read.model_name, waiting, read_ns))
     if trace is None:
         await stream.send_message(await _answer(services, call.decode(read, data, None, origin), charge))
         return
@@ -111,6 +112,14 @@ async def _infer(services: EdgeServices, templates: RequestTemplates, stream: St
         await send_traced(stream, response, trace)
     finally:
         trace.end()
+
+
+def measured(record: AccessRecord | None, trace: Trace | None) -> Trace | None:
+    """The trace of a request, which is measured for the access log if it has a record."""
+    if record is None:
+        return trace
+    record.trace = trace
+    return record
 
 
 def describe(read: ReadRequest | None, read_ns: int, origin: Origin) -> FailedRequest:

@@ -18,6 +18,7 @@ from grpclib.exceptions import StreamTerminatedError
 
 from protocol.core import Submitted
 from protocol.errors import Decoupled, InvalidArgument, NotFound, Overloaded, ServerError, Unavailable
+from protocol.grpc.call.access import error_text, status_word
 from protocol.grpc.call.framing import Message
 from protocol.grpc.call.stream import SHUTTING_DOWN, Stream
 from protocol.grpc.codec.infer import (
@@ -30,10 +31,12 @@ from protocol.grpc.codec.infer import (
 from protocol.grpc.codec.request_templates import ReadRequest, RequestTemplates
 from protocol.grpc.inference.failed_calls import note_failure
 from protocol.grpc.inference.in_order import AnswerOrder
-from protocol.grpc.inference.infer import InferCall, charged, describe, send_traced
+from protocol.grpc.inference.infer import InferCall, charged, describe, measured, send_traced
 from protocol.grpc.inference.request_tasks import RequestTasks
 from protocol.grpc.status import status_of
 from protocol.limits.response_memory import ResponseMemory
+from protocol.log.access_log import Ended
+from protocol.log.access_record import AccessRecord
 from protocol.log.call_origin import StreamedOrigin
 from protocol.log.failure_log import FailedRequest
 from protocol.messages import InferenceResponse
@@ -53,7 +56,8 @@ class _Request(PendingReply, kw_only=True):
     or classification, `charge` if there are keys. `memory` is what its message counts for in the stream, `waiting` what
     its response counts for while that waits. `submitted` is there while no task runs it and `reply` has not been taken.
     `response` is what a model gave that gives one, `ending` the error that ends the stream in its place. `read_ns` is
-    when it was read, in nanoseconds of `time.monotonic_ns`, if not by `submitted`.
+    when it was read, in nanoseconds of `time.monotonic_ns`, if not by `submitted`. `record` is what is measured for the
+    access log, `error` what it is answered with.
     """
 
     stream: StreamInfer
@@ -68,7 +72,12 @@ class _Request(PendingReply, kw_only=True):
     lease: Lease | None = None
     placed: PlacedRequest | None = None
     has_answered: bool = False
+    is_logged: bool = False
     read_ns: int = 0
+    record: AccessRecord | None = None
+    error: Exception | None = None
+    bytes_in: int = 0
+    bytes_out: int = 0
     response: Message = b""
     ending: Exception | None = None
 
@@ -91,6 +100,7 @@ class _Request(PendingReply, kw_only=True):
         return None if self.read is None else self.read.names
 
     def close(self) -> None:
+        self.stream.log_access(self, is_cancelled=True)
         if self.submitted is not None:
             self.let_go().give_up()
         if self.charge is not None:
@@ -186,7 +196,7 @@ class StreamInfer:
     async def _prepare(self, data: memoryview, waiting_ns: int, *, can_submit: bool) -> _Request:
         """Everything up to the core, and to give it a plain request. Not in a task of the request, since it must not
         change the order of requests."""
-        request = _Request(self._delivered, stream=self, memory=self._stream.take_message_memory())
+        request = self._begun(self._stream.take_message_memory(), data)
         try:
             await self._fill(request, data, waiting_ns, can_submit=can_submit)
         except Exception as error:
@@ -196,6 +206,48 @@ class StreamInfer:
             request.close()
             raise
         return request
+
+    def _begun(self, memory: int, data: memoryview) -> _Request:
+        request = _Request(self._delivered, stream=self, memory=memory)
+        self._note_begun(request, data)
+        return request
+
+    def _note_begun(self, request: _Request, data: memoryview) -> None:
+        """For the access log, where each request of the stream has its line in place of the stream's."""
+        access_log = self._services.access_log
+        if access_log.is_on:
+            self._stream.is_unlogged = True
+            request.bytes_in = len(data)
+            request.record = access_log.begin()
+
+    def log_access(self, request: _Request, *, is_cancelled: bool = False) -> None:
+        """Write the line of a request that has ended, if it is to have one."""
+        access_log = self._services.access_log
+        if not access_log.is_on or request.is_logged:
+            return
+        request.is_logged = True
+        is_cancelled = is_cancelled and request.error is None
+        is_failed = request.error is not None or is_cancelled
+        access_log.end(request.record, is_failed, partial(self._ended, request, is_cancelled=is_cancelled))
+
+    def _ended(self, request: _Request, *, is_cancelled: bool) -> Ended:
+        names = request.names or RequestNames("", "", "")
+        return Ended(
+            "grpc",
+            "ModelStreamInfer",
+            self._stream.method,
+            status_word(request.error, is_cancelled=is_cancelled),
+            self.origin.tags(names.id),
+            own_id=names.id,
+            model=names.model_name,
+            version=names.model_version,
+            client=self._stream.peer,
+            bytes_in=request.bytes_in,
+            bytes_out=request.bytes_out,
+            is_cancelled=is_cancelled,
+            error=error_text(request.error),
+            started_ns=request.read_ns if request.record is None else 0,
+        )
 
     async def _fill(self, request: _Request, data: memoryview, waiting_ns: int, *, can_submit: bool) -> None:
         request.read_ns = time.monotonic_ns()
@@ -208,6 +260,7 @@ class StreamInfer:
         inference.response_memory = self._response_memory
         if self._account is not None:
             request.charge = inference.charge = self._account.admit(read.model_name, len(data))
+        inference.trace = measured(request.record, request.trace)
         if can_submit and placement is None and request.trace is None:
             request.submitted = self._core.submit(inference, request)
             if request.is_decoupled:
@@ -235,12 +288,14 @@ class StreamInfer:
             return False
         if request.decoded.placement is not None:
             return False
+        self._note_begun(request, data)
         inference = request.decoded.request
         inference.response_memory = self._response_memory
         if self._account is not None:
             if self._account.may_be_refused(request.read.model_name, len(data)):
                 return False
             request.charge = inference.charge = self._account.admit(request.read.model_name, len(data))
+        inference.trace = request.record
         request.submitted = self._core.submit(inference, request, later=True)
         self._left -= 1
         if request.is_decoupled:
@@ -295,6 +350,7 @@ class StreamInfer:
             return False
         else:
             request.has_answered = True
+            request.bytes_out += _size(request.response)
             self._finish(request)
         return True
 
@@ -331,7 +387,7 @@ class StreamInfer:
         """Its response waits: for its turn, or for the client to make room. Where there is no memory for that an error
         takes its place."""
         response = request.response
-        size = len(response) if isinstance(response, bytes) else sum(map(len, response))
+        size = _size(response)
         try:
             self._stream.answers.take(size)
         except Overloaded as error:
@@ -374,6 +430,7 @@ class StreamInfer:
 
     def _fail(self, request: _Request, error: Exception, submitted: Submitted | None = None) -> None:
         method = self._stream.method
+        request.error = error
         note_failure(self._services.failure_log, method, error, partial(_describe, request, submitted))
         # What is wrong with a request, or with the model that it names, never ends the stream.
         is_issued = request.failure is None and (
@@ -398,6 +455,7 @@ class StreamInfer:
 
     def _finish(self, request: _Request) -> None:
         """It is answered whole."""
+        self.log_access(request)
         if request.waiting:
             self._stream.answers.give(request.waiting)
         if request.lease is not None or request.trace is not None or request.charge is not None:
@@ -417,6 +475,7 @@ class StreamInfer:
                 await self._sending.acquire()
             try:
                 request.has_answered = True
+                request.bytes_out += _size(response)
                 if request.trace is None:
                     await self._stream.send_message(response)
                 else:
@@ -425,6 +484,10 @@ class StreamInfer:
                 self._sending.release()
         finally:
             self._sends -= 1
+
+
+def _size(message: Message) -> int:
+    return len(message) if isinstance(message, bytes) else sum(map(len, message))
 
 
 def _describe(request: _Request, submitted: Submitted | None) -> FailedRequest:

@@ -115,6 +115,7 @@ def _told(error: Exception, request: HttpRequest) -> Reply:
         logger.error("a stream of model '%s' failed", request.model_name, exc_info=error, extra=extra)
         error = Internal(f"internal error: {text_of(error)}")
     reply = error_reply(error)
+    request.failure = error
     failed = partial(describe, request, request.path_parameters, request.arrival_ns, request.origin)
     request.services.failure_log.note("HTTP generate_stream", reply.status, error, failed)
     return reply

@@ -277,7 +277,7 @@ class Http1:
             self.on_limit(error.limit)
         reply = error_reply(error)
         if self._direct is not None:
-            self._direct.note_refused_head(error, reply.status)
+            self._direct.note_refused_head(error, reply.status, self.wire.peer)
         head = self.protocol.begin_refusal(reply.status, reply.headers, self.date.line(), len(reply.body))
         await self.send(b"".join((head, reply.body)))
         self.end_response()

@@ -16,6 +16,7 @@ from protocol.http.http1.response import last_lines
 from protocol.http.reply import Headers, Reply
 from protocol.limits.request_memory import RequestShare
 from protocol.messages import Buffer
+from protocol.reactor.transport import Wire
 
 TOO_MANY_REQUESTS = 429
 # Their length is that of what a GET would get (RFC 9110, 8.6).
@@ -27,6 +28,9 @@ class Connection(Protocol):
 
     @property
     def date(self) -> DateHeader: ...
+
+    @property
+    def wire(self) -> Wire: ...
 
     @property
     def protocol(self) -> Http1Protocol: ...
@@ -62,6 +66,10 @@ class Http1Exchange:
         self.raw_path = head.raw_path
         self.headers = head.headers
         self.sent_headers = head.sent_headers
+
+    @property
+    def peer(self) -> str:
+        return self._connection.wire.peer
 
     @property
     def query(self) -> bytes:

@@ -147,6 +147,11 @@ class FastPath:
             self._protocol.note_probe(now)
         return self._wire.is_lost
 
+    @property
+    def peer(self) -> str:
+        """Implements `direct_infer.ReplySink`."""
+        return self._wire.peer
+
     def answer(self, request: DirectRequest) -> None:
         """Implements `direct_infer.ReplySink`."""
         if request is not self._request or self._direct is None:

@@ -86,6 +86,10 @@ class Http2Exchange:
     # The request.
 
     @property
+    def peer(self) -> str:
+        return self._owner.out.peer
+
+    @property
     def may_have_body(self) -> bool:
         return True
 

@@ -84,6 +84,10 @@ class PlainStream:
         self.held = 0  # bytes of the body that are counted
         self.was_seen = False  # when the time was looked at
 
+    @property
+    def peer(self) -> str:
+        return self.streams.out.peer
+
     def answer(self, request: DirectRequest) -> None:
         self.streams.answer(self, request)
 
@@ -195,7 +199,7 @@ class Http2Streams:
         stream_id, head = event.stream_id, request.head
         if self.refuses:
             if self._direct is not None:
-                self._direct.note_refused_head(Unavailable(CONNECTION_ENDS), "REFUSED_STREAM")
+                self._direct.note_refused_head(Unavailable(CONNECTION_ENDS), "REFUSED_STREAM", self.out.peer, head.head)
             self.out.refuse_stream(stream_id)
             return
         if head.is_malformed:
@@ -212,9 +216,9 @@ class Http2Streams:
         if self._direct is not None:
             self._direct.name_refusal(reply, head.head.headers)
             if request.plain is not None:
-                self._direct.note_refusal(request.plain, error, reply.status)
+                self._direct.note_refusal(request.plain, error, reply.status, self.out.peer, head.head)
             else:
-                self._direct.note_refused_head(error, reply.status)
+                self._direct.note_refused_head(error, reply.status, self.out.peer, head.head)
         self.out.refuse(stream_id, reply, has_ended=event.stream_ended, code=code)
 
     def on_data(self, event: events.DataReceived) -> None:

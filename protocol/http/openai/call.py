@@ -74,10 +74,11 @@ class Call:
         if control.is_sampling:
             parent, state = (header_text(request.headers, name) or "" for name in ("traceparent", "tracestate"))
             context = {"traceparent": parent, "tracestate": state} if control.follows_context else {}
-            trace = request.trace = inferences[0].trace = control.sample(self.target.model, **context)
+            trace = request.take_trace(control.sample(self.target.model, **context))
             if trace is not None:
                 trace.stamp("HTTP_RECV_START", request.arrival_ns)
                 trace.stamp("HTTP_RECV_END")
+        inferences[0].trace = request.trace
 
     def charge(self, inferences: Sequence[InferenceRequest], count_tokens: Callable[[], float] | None = None) -> None:
         """Charge the inferences to the client's key, if there are keys. `count_tokens` tells at the end what they have

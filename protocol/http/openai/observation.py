@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from protocol.gen_ai import CHAT, TEXT_COMPLETION, Attribute, GenAiCall, Generated, requested
+from protocol.gen_ai import CHAT, TEXT_COMPLETION, Attribute, EndedCall, GenAiCall, Generated, requested
 from protocol.http.exchange import ClientGone
 from protocol.http.openai.call import Call
 from protocol.http.openai.codec.requests import ChatRequest, SamplingFields
 from protocol.messages import InferenceRequest
+
+
+class _Unrecorded:
+    """A `GenAi` for calls that are observed for their tokens alone."""
+
+    def record(self, call: EndedCall) -> None:
+        pass
+
+
+_UNRECORDED = _Unrecorded()
 
 
 def observe(
@@ -21,10 +31,13 @@ def observe(
 ) -> GenAiCall | None:
     """Begin, where calls are observed. It ends with the run of the inferences."""
     request = call.request
-    if request.services.gen_ai is None:
-        return None
+    gen_ai = request.services.gen_ai
+    if gen_ai is None:
+        if request.record is None:
+            return None
+        gen_ai = _UNRECORDED  # the access log wants its tokens
     observed = GenAiCall(
-        request.services.gen_ai,
+        gen_ai,
         operation,
         model=call.target.name,
         arrival_ns=request.arrival_ns,

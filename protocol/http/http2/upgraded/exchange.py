@@ -37,7 +37,8 @@ class AsgiExchange:
     """Implements `exchange.Exchange`."""
 
     __slots__ = (
-        *("_answers", "_receive", "_send", "has_started", "headers", "method", "query", "raw_path", "sent_headers"),
+        *("_answers", "_receive", "_send", "has_started", "headers", "method", "peer", "query", "raw_path"),
+        "sent_headers",
     )
 
     def __init__(
@@ -46,6 +47,8 @@ class AsgiExchange:
         self.method = scope["method"]
         self.raw_path = scope["raw_path"]
         self.query = scope["query_string"]
+        client = scope["client"]
+        self.peer = "" if not client else f"{client[0]}:{client[1]}"
         self.sent_headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
         self.headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:

@@ -60,6 +60,7 @@ def _told(request: HttpRequest, error: Exception, form: StreamForm) -> bytes:
         extra = {"tags": of_call(request.origin, model=model)}
         logger.error("a stream of model '%s' failed", model, exc_info=error, extra=extra)
         error = Internal(f"internal error: {text_of(error)}")
+    request.failure = error
     failed = partial(describe, request, request.path_parameters, request.arrival_ns, request.origin)
     request.services.failure_log.note(f"{form.name} stream", form.status(error), error, failed)
     return form.error(error)
