@@ -108,7 +108,11 @@ class DirectRequest(PendingReply, kw_only=True):
     def name(self) -> bytes:
         """As `CallOrigin.name`."""
         if not self.request_id:
-            self.request_id = self.ids.of(self.head.client, self.own_id)
+            submitted, client = self.submitted, self.head.client
+            if client is NO_IDS and submitted is not None and not submitted.request.id:  # mostly
+                self.request_id = self.ids.make()
+            else:
+                self.request_id = self.ids.of(client, self.own_id)
         return self.request_id
 
     def tags(self, own_id: str) -> RequestTags:
@@ -228,15 +232,8 @@ class DirectInference:
 
     def reply(self, request: DirectRequest) -> Reply | None:
         """The reply; None where that has to be encoded by `encode`."""
-        reply = self._reply(request)
-        if self._logs:
-            request.is_encoded_later = reply is None
-            if reply is not None:
-                request.status, request.bytes_out = reply.status, reply.length
-        return reply
-
-    def _reply(self, request: DirectRequest) -> Reply | None:
         reply = request.reply
+        answer: Reply | None = None
         if isinstance(reply, InferenceResponse):
             try:
                 answer = encode_at_once(reply, request.encoding, request.head.accepts_coding)
@@ -244,16 +241,19 @@ class DirectInference:
                     answer.request_id = request.name()
                     if request.charge is not None:
                         charge_reply(request.charge, answer)
-                return answer
             except ServerError as error:
-                return self.error_reply(request, error)
+                answer = self.error_reply(request, error)
             except Exception as error:  # a defect, which is this request's and no other's
                 extra = {"tags": of_call(request, model=reply.model_name, version=str(reply.model_version))}
                 logger.exception("the answer of model '%s' could not be encoded", reply.model_name, extra=extra)
                 self.note_failure(request, error, 500)
-                return self._name_error(internal_reply(error), request)
-        assert reply is not None
-        return self.error_reply(request, decoupled() if isinstance(reply, Decoupled) else reply)
+                answer = self._name_error(internal_reply(error), request)
+        else:
+            assert reply is not None
+            answer = self.error_reply(request, decoupled() if isinstance(reply, Decoupled) else reply)
+        if self._logs:
+            self._note_reply(request, answer)
+        return answer
 
     def error_reply(self, request: DirectRequest, error: ServerError) -> Reply:
         """The error reply of a request that was refused, once that is logged."""
@@ -301,6 +301,8 @@ class DirectInference:
         assert isinstance(request.reply, InferenceResponse)
         try:
             reply = await encode(request.reply, request.encoding, request.head.accepts_coding)
+            if request.charge is not None:
+                charge_reply(request.charge, reply)
         except ServerError as error:
             reply = self.error_reply(request, error)
         except Exception as error:
@@ -309,10 +311,8 @@ class DirectInference:
                 self._log_access(request)
             raise
         reply.request_id = request.name()
-        if request.charge is not None:
-            charge_reply(request.charge, reply)
         if self._logs:
-            request.status, request.bytes_out = reply.status, reply.length
+            self._note_reply(request, reply)
             self._log_access(request)
         return reply
 
@@ -327,6 +327,11 @@ class DirectInference:
         request.let_go().give_up()
 
     # The access log.
+
+    def _note_reply(self, request: DirectRequest, reply: Reply | None) -> None:
+        request.is_encoded_later = reply is None
+        if reply is not None:
+            request.status, request.bytes_out = reply.status, reply.length
 
     def _log_refusal(self, error: ServerError, status: int | str, peer: str, head: Head | None) -> None:
         if self._logs:

@@ -162,9 +162,8 @@ def encode(record: AccessRecord, ended: Ended, now_ns: int) -> bytes:
     """The line, with its end."""
     facts, tags = record.facts, ended.tags
     queue_ns, compute_ns = facts.get(QUEUE_NS, record.queue_ns), facts.get(COMPUTE_NS, record.compute_ns)
-    moment = datetime.now(UTC)
     line = AccessLine(
-        f"{moment:%Y-%m-%dT%H:%M:%S.%f}Z",
+        f"{datetime.now(UTC).isoformat(timespec='microseconds').removesuffix('+00:00')}Z",
         ended.protocol,
         ended.method,
         _shown(ended.path),

@@ -28,7 +28,7 @@ from protocol.grpc.settings import GrpcSettings
 from protocol.log.access_log import Ended
 from protocol.log.access_record import AccessRecord
 from protocol.log.call_origin import call_tags
-from protocol.log.request_ids import RequestIds
+from protocol.log.request_ids import NO_IDS, RequestIds
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse
 from protocol.origin import RequestTags
 from protocol.reactor.replies import PendingReply, Replies, describe_pending
@@ -76,7 +76,11 @@ class DirectCall(PendingReply, kw_only=True):
     def name(self) -> bytes:
         """As `CallOrigin.name`."""
         if not self.request_id:
-            self.request_id = self.ids.of(self.head.client, self.own_id)
+            submitted, client = self.submitted, self.head.client
+            if client is NO_IDS and submitted is not None and not submitted.request.id:  # mostly
+                self.request_id = self.ids.make()
+            else:
+                self.request_id = self.ids.of(client, self.own_id)
         return self.request_id
 
     def tags(self, own_id: str) -> RequestTags:

@@ -47,7 +47,7 @@ class AsgiExchange:
         self.method = scope["method"]
         self.raw_path = scope["raw_path"]
         self.query = scope["query_string"]
-        client = scope["client"]
+        client = scope.get("client")
         self.peer = "" if not client else f"{client[0]}:{client[1]}"
         self.sent_headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
         self.headers: dict[bytes, bytes] = {}
