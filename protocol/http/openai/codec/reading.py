@@ -7,7 +7,8 @@ frontend does: with status 422 and its sentences.
 from __future__ import annotations
 
 import re
-from typing import Any, Generic, TypeVar
+from types import UnionType
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin
 from urllib.parse import parse_qs
 
 import msgspec
@@ -51,10 +52,7 @@ class BodyReader(Generic[T]):
     def __init__(self, kind: type[T], refused: Refusals | None = None) -> None:
         self._refused = REFUSED[kind] if refused is None else refused
         self._decoder = msgspec.json.Decoder(kind)
-        strict = msgspec.defstruct(
-            f"Strict{kind.__name__}", (), bases=(kind,), forbid_unknown_fields=True, kw_only=True
-        )
-        self._strict: msgspec.json.Decoder[T] = msgspec.json.Decoder(strict)
+        self._strict: msgspec.json.Decoder[T] = msgspec.json.Decoder(_strict(kind))
 
     def read(self, body: Buffer, *, strict: bool = False) -> T:
         """Raises:
@@ -77,6 +75,27 @@ class BodyReader(Generic[T]):
             value = getattr(request, name)
             if value is not None and value not in allowed:
                 raise FieldError(f"'{name}' cannot be honoured: {reason}", name, "unsupported_parameter")
+
+
+def _strict(kind: type[T]) -> type[T]:
+    """The same kind of body, without unknown fields, also within its fields."""
+    inner: list[tuple[str, Any, Any]] = []
+    for each in msgspec.structs.fields(kind):
+        made = _strict_type(each.type)
+        if made != each.type:
+            inner.append((each.name, made, each.default))
+    named = f"Strict{kind.__name__}"
+    return msgspec.defstruct(named, inner, bases=(kind,), forbid_unknown_fields=True, kw_only=True)  # type: ignore[return-value]
+
+
+def _strict_type(given: Any) -> Any:
+    if isinstance(given, type) and issubclass(given, msgspec.Struct):
+        return _strict(given)
+    if isinstance(given, UnionType) or get_origin(given) is Union:
+        return Union[tuple(map(_strict_type, get_args(given)))]  # noqa: UP007 - of types that are known here only
+    if get_origin(given) is list:
+        return list[_strict_type(get_args(given)[0])]  # type: ignore[misc]
+    return given
 
 
 def read_query(query: bytes) -> dict[str, str]:

@@ -158,3 +158,22 @@ def test_lists_that_would_hold_the_loop_are_refused(name: str) -> None:
         given = {str(place): 1 for place in range(1025)}
     with pytest.raises(FieldError, match=f"'{name}': Expected `(array|object)` of length <= 1024"):
         BodyReader(CompletionRequest).read(json.dumps({"prompt": "a", name: given}).encode())
+
+
+def test_unknown_fields_of_fields_are_refused_where_that_is_asked_for() -> None:
+    reader = BodyReader(CompletionRequest)
+    body = json.dumps({"prompt": "a", "stream": True, "stream_options": {"include_usage": True, "banana": 1}}).encode()
+    assert reader.read(body).stream_options is not None
+    with pytest.raises(SchemaError) as caught:
+        reader.read(body, strict=True)
+    assert caught.value.details == [
+        {
+            "type": "extra_forbidden",
+            "loc": ["body", "stream_options", "banana"],
+            "msg": "Extra inputs are not permitted",
+            "input": 1,
+        }
+    ]
+    right = reader.read(body.replace(b', "banana": 1', b""), strict=True)
+    assert right.stream_options is not None
+    assert right.stream_options.include_usage
