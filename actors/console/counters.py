@@ -5,19 +5,22 @@ Pure but for the reading of `VersionStatistics`, between two checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from actors.console.quantiles import quantile
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.console.quantiles import quantiles
 from actors.metrics.statistics import FlushReason, VersionStatistics
+from actors.metrics.watched import BOUNDS_SECONDS
 
 FLUSHES = tuple(reason.value for reason in FlushReason)
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """`latencies` are the counts of the histogram of whole durations in microseconds, by its `bounds`; empty where
-    there is none."""
+    """`durations` are those of `actors.metrics.watched`, None while they are not watched."""
 
     activity: tuple[int, ...]
     successes: int
@@ -27,13 +30,11 @@ class Counters:
     hits: int
     misses: int
     flushes: Mapping[str, int]
-    bounds: Sequence[float] = ()
-    latencies: Sequence[int] = ()
+    durations: NDArray[np.int64] | None = None
 
     @classmethod
     def of(cls, statistics: VersionStatistics, routed: int = 0) -> Counters:
         """`routed` are the requests that a traffic split has sent on; it counts nothing else itself."""
-        bounds, latencies = statistics.request_durations()
         successes, failures, hits, misses = statistics.counts()
         return cls(
             (*statistics.activity(), routed),
@@ -44,8 +45,7 @@ class Counters:
             hits,
             misses,
             {reason.value: count for reason, count in statistics.flushes.items()},
-            bounds,
-            latencies,
+            statistics.watched_durations(),
         )
 
 
@@ -61,15 +61,16 @@ class Delta:
     hits: int
     misses: int
     flushes: Mapping[str, int]
-    bounds: Sequence[float]
-    latencies: Sequence[int]
+    durations: NDArray[np.int64] | None
 
     @classmethod
     def between(cls, before: Counters, after: Counters, seconds: float) -> Delta:
         """A version that was loaded anew counts from 0 again: what is less than before is taken as it is."""
-        if after.successes < before.successes or after.failures < before.failures or after.bounds != before.bounds:
+        if after.successes < before.successes or after.failures < before.failures:
             before = _ZERO
-        earlier = before.latencies or [0] * len(after.latencies)
+        durations = after.durations
+        if durations is not None and before.durations is not None:
+            durations = durations - before.durations
         return cls(
             seconds,
             after.successes - before.successes,
@@ -79,8 +80,7 @@ class Delta:
             after.hits - before.hits,
             after.misses - before.misses,
             {reason: count - before.flushes.get(reason, 0) for reason, count in after.flushes.items()},
-            after.bounds,
-            [now - then for now, then in zip(after.latencies, earlier, strict=True)],
+            durations,
         )
 
     @property
@@ -96,17 +96,17 @@ class Delta:
         """The mean size of a batch."""
         return round(self.inferences / self.executions, 3) if self.executions > 0 else None
 
-    def milliseconds(self, share: float) -> float | None:
-        """A quantile of the whole durations."""
-        return milliseconds(self.bounds, self.latencies, share)
+    @property
+    def latency(self) -> tuple[float | None, float | None]:
+        """The median and the 99th percentile of whole durations, in milliseconds."""
+        return (None, None) if self.durations is None else latency(self.durations)
 
     def point(self, queue: int) -> tuple[float | None, ...]:
         """A point of the history, in the order of `SERIES`."""
         return (
             self.rate,
             self.failure_rate,
-            self.milliseconds(0.5),
-            self.milliseconds(0.99),
+            *self.latency,
             queue,
             self.batch,
             _per_second(self.hits, self.seconds),
@@ -130,10 +130,10 @@ SERIES = (
 ZERO_WHEN_IDLE = tuple(name not in ("p50", "p99", "batch") for name in SERIES)
 
 
-def milliseconds(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
-    """A quantile of durations that were counted by bounds in microseconds."""
-    found = quantile(bounds, counts, share) if counts else None
-    return None if found is None else round(found / 1000, 4)
+def latency(durations: NDArray[np.int64]) -> tuple[float | None, float | None]:
+    """As `Delta.latency`."""
+    half, most = quantiles(BOUNDS_SECONDS, durations, (0.5, 0.99))
+    return None if half is None else round(half * 1000, 4), None if most is None else round(most * 1000, 4)
 
 
 _ZERO = Counters((), 0, 0, 0, 0, 0, 0, {})

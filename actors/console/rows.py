@@ -9,7 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from actors.console.counters import Counters, Delta, milliseconds
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.console.counters import Counters, Delta, latency
 from actors.console.version_track import VersionRings, VersionTrack
 from actors.lifecycle.table import ModelEntry, ModelState, ModelTable, VersionEntry
 from actors.model.servable import Servable
@@ -33,22 +36,19 @@ class Totals:
     successes: float = 0.0
     failures: float = 0.0
     queue: int = 0
-    bounds: tuple[float, ...] = ()
-    latencies: list[int] = field(default_factory=list)
+    durations: NDArray[np.int64] | None = None
     states: dict[str, int] = field(default_factory=dict)
 
     def add(self, delta: Delta) -> None:
         self.successes += delta.rate
         self.failures += delta.failure_rate
-        if not delta.latencies:
-            return
-        if not self.latencies:
-            self.bounds, self.latencies = tuple(delta.bounds), list(delta.latencies)
-        elif tuple(delta.bounds) == self.bounds:
-            self.latencies = [a + b for a, b in zip(self.latencies, delta.latencies, strict=True)]
+        if delta.durations is not None:
+            self.durations = delta.durations if self.durations is None else self.durations + delta.durations
 
-    def milliseconds(self, share: float) -> float | None:
-        return milliseconds(self.bounds, self.latencies, share)
+    @property
+    def latency(self) -> tuple[float | None, float | None]:
+        """As `actors.console.counters.Delta.latency`."""
+        return (None, None) if self.durations is None else latency(self.durations)
 
 
 class Rows:
@@ -106,8 +106,10 @@ class Rows:
         delta = self._delta((name, number), model, now)
         queue = model.pending_count
         totals.queue += queue
+        p50 = p99 = None
         if delta is not None:
             totals.add(delta)
+            p50, p99 = delta.latency
         return VersionRow(
             name,
             number,
@@ -118,8 +120,8 @@ class Rows:
             is_ready=version.state is ModelState.READY and model.is_ready,
             rate=delta.rate if delta else 0.0,
             failures=delta.failure_rate if delta else 0.0,
-            p50=delta.milliseconds(0.5) if delta else None,
-            p99=delta.milliseconds(0.99) if delta else None,
+            p50=p50,
+            p99=p99,
             queue=queue,
             in_flight=accepted.get((name, version.version), 0),
             batch=delta.batch if delta else None,

@@ -186,11 +186,12 @@ class Sampler:
 
     def _server_row(self, totals: Totals, in_flight: int, lag: float) -> ServerRow:
         residence = self._core.residence()
+        p50, p99 = totals.latency
         return ServerRow(
             rate=round(totals.successes, 3),
             failures=round(totals.failures, 3),
-            p50=totals.milliseconds(0.5),
-            p99=totals.milliseconds(0.99),
+            p50=p50,
+            p99=p99,
             queue=totals.queue,
             in_flight=in_flight,
             loop_lag=lag,

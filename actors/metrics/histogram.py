@@ -17,8 +17,6 @@ DURATION_BOUNDS_US = (
 )  # fmt: skip
 # Those of the only histogram that is shown where nothing is said of them: a thousand models are scraped whole.
 FEW_DURATION_BOUNDS_US = (1e3, 5e3, 2.5e4, 1e5, 1e6)
-# Twenty to a decade, from 10 microseconds to 100 seconds: quantiles between them are exact to an eighth.
-FINE_DURATION_BOUNDS_US = tuple(round(10 * 10 ** (step / 20), 1) for step in range(141))
 # Triton's bounds of nv_inference_first_response_histogram_ms.
 FIRST_RESPONSE_BOUNDS_MS = (100.0, 500.0, 2000.0, 5000.0)
 
@@ -53,10 +51,6 @@ class Histogram:
         buckets = np.bincount(self._bounds_array.searchsorted(values), counts, len(self._counts))
         self._counts = [before + int(more) for before, more in zip(self._counts, buckets.tolist(), strict=True)]
         self._total += float(values.sum() if counts is None else values @ counts)
-
-    def counts(self) -> tuple[Sequence[float], Sequence[int]]:
-        """The bounds, and how many there were up to each and above the one before; those above all come last."""
-        return self._bounds, self._counts.copy()
 
     def frozen(self) -> HistogramSnapshot:
         return HistogramSnapshot(self._bounds, tuple(accumulate(self._counts)), self._total)

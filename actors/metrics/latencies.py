@@ -106,11 +106,6 @@ class LatencyHistograms:
         found: dict[str, Histogram | None] = {name: getattr(self, name) for name in HISTOGRAMS}
         return {name: histogram.frozen() for name, histogram in found.items() if histogram is not None}
 
-    def request_counts(self) -> tuple[Sequence[float], Sequence[int]]:
-        """Bounds and counts of the whole durations alone; both empty where they have no histogram."""
-        self._sort_replies()
-        return ((), ()) if self.request is None else self.request.counts()
-
     def _sort_replies(self) -> None:
         if not self._replies:
             return

@@ -12,13 +12,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
+import numpy as np
+from numpy.typing import NDArray
+
 from actors.mail.messages import BatchDone, StreamEnded
 from actors.mail.reply_slot import Reply
-from actors.metrics.histogram import FINE_DURATION_BOUNDS_US, Histogram, HistogramSnapshot
+from actors.metrics.histogram import HistogramSnapshot
 from actors.metrics.latencies import LatencyHistograms, LatencySummaries, all_histograms
 from actors.metrics.response_statistics import ResponseStatistics
 from actors.metrics.sliding_window import SummarySnapshot
 from actors.metrics.sums import NANOSECONDS, Sum
+from actors.metrics.watched import WatchedDurations
 from backends.interface import BatchTiming
 from protocol.core import InferBatchStatistics, InferStatistics, MemoryUsage, ModelStatistics, StatisticDuration
 from protocol.errors import Cancelled, ServerError
@@ -122,8 +126,8 @@ class VersionStatistics:
     _cache_hit: Sum = field(default_factory=Sum)
     _cache_miss: Sum = field(default_factory=Sum)
     _by_batch_size: dict[int, _ComputeSums] = field(default_factory=dict)
-    _spreads: tuple[LatencyHistograms | LatencySummaries, ...] = field(init=False)
-    _watched: LatencyHistograms | None = None
+    _spreads: tuple[LatencyHistograms | LatencySummaries | WatchedDurations, ...] = field(init=False)
+    _watched: WatchedDurations | None = None
 
     def __post_init__(self) -> None:
         self._spreads = tuple(spread for spread in (self.histograms, self.summaries) if spread is not None)
@@ -266,14 +270,14 @@ class VersionStatistics:
         """Successes, failures, cache hits and cache misses."""
         return self._success.count, self._fail.count, self._cache_hit.count, self._cache_miss.count
 
-    def request_durations(self) -> tuple[Sequence[float], Sequence[int]]:
-        """Whole durations in microseconds, as bounds and counts, since `watch_durations`; both empty without that."""
-        return ((), ()) if self._watched is None else self._watched.request_counts()
+    def watched_durations(self) -> NDArray[np.int64] | None:
+        """What `WatchedDurations.counts` gives, since `watch_durations`; None without that."""
+        return None if self._watched is None else self._watched.counts()
 
     def watch_durations(self) -> None:
         """Count whole durations more finely than the metrics do, for people who look, until `unwatch_durations`."""
         self.unwatch_durations()  # those of a model that this one counts on from
-        self._watched = LatencyHistograms(request=Histogram(FINE_DURATION_BOUNDS_US))
+        self._watched = WatchedDurations()
         self._spreads = (*self._spreads, self._watched)
 
     def unwatch_durations(self) -> None:

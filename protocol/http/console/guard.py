@@ -26,7 +26,7 @@ def console_of(request: HttpRequest) -> Console:
     console = request.services.console
     if console is None:
         raise NotFound("Not Found")
-    host = header_text(request.headers, "host") or header_text(request.headers, ":authority") or ""
+    host = header_text(request.headers, "host") or ""
     if request.services.access.keys.current is None and not is_own_host(host, console.names):
         raise Forbidden(
             f"Host '{host[:100]}' is not known to be this server's; expected an address, localhost, or a name that "

@@ -8,20 +8,22 @@ import numpy as np
 import pytest
 
 from actors.console.counters import SERIES, ZERO_WHEN_IDLE, Counters, Delta
-from actors.console.quantiles import quantile
-from actors.metrics.histogram import DURATION_BOUNDS_US
+from actors.console.quantiles import quantiles
 from actors.metrics.statistics import FailureReason, FlushReason, VersionStatistics
+from actors.metrics.watched import BOUNDS_SECONDS, WatchedDurations
 from backends.interface import BatchTiming
 
 
 def test_quantiles_are_those_of_the_values_within_a_bucket() -> None:
-    values = np.random.default_rng(1).lognormal(8, 1, 10_000)
-    counts = np.bincount(np.searchsorted(DURATION_BOUNDS_US, values), minlength=len(DURATION_BOUNDS_US) + 1).tolist()
-    for share in (0.01, 0.5, 0.99):
-        found, true = quantile(DURATION_BOUNDS_US, counts, share), float(np.quantile(values, share))
-        assert found is not None
-        place = np.searchsorted(DURATION_BOUNDS_US, true)
-        assert DURATION_BOUNDS_US[place - 1] <= found <= DURATION_BOUNDS_US[place]
+    values = np.random.default_rng(1).lognormal(-5, 1, 10_000)
+    watched = WatchedDurations()
+    for value in values.tolist():
+        watched.count_replies((0.0, value))
+    shares = (0.01, 0.5, 0.99)
+    for found, true in zip(
+        quantiles(BOUNDS_SECONDS, watched.counts(), shares), np.quantile(values, shares), strict=True
+    ):
+        assert found == pytest.approx(true, rel=0.13)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +31,7 @@ def test_quantiles_are_those_of_the_values_within_a_bucket() -> None:
     [([0, 0, 0], None), ([4, 0, 0], 5.0), ([0, 4, 0], 15.0), ([0, 0, 3], 20.0), ([2, 2, 0], 10.0)],
 )
 def test_quantiles_by_hand(counts: list[int], expected: float | None) -> None:
-    assert quantile((10.0, 20.0), counts, 0.5) == expected
+    assert quantiles(np.array([10.0, 20.0]), np.array(counts), (0.5,)) == (expected,)
 
 
 def test_a_second_of_a_version() -> None:
@@ -72,10 +74,10 @@ def test_durations_are_counted_finely_while_they_are_watched() -> None:
     statistics.count_cache_hit(0.003)
     delta = Delta.between(before, Counters.of(statistics), 1.0)
     assert delta.rate == 1.0
-    assert delta.milliseconds(0.5) == pytest.approx(3.0, rel=0.13)
+    assert delta.latency[0] == pytest.approx(3.0, rel=0.13)
     statistics.unwatch_durations()
     statistics.count_cache_hit(0.003)
     delta = Delta.between(before, Counters.of(statistics), 1.0)
-    assert delta.milliseconds(0.5) is None
+    assert delta.latency == (None, None)
     assert len(delta.point(0)) == len(SERIES) == len(ZERO_WHEN_IDLE)
     assert not any(value is not None and math.isnan(value) for value in delta.point(0))

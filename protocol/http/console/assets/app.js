@@ -70,7 +70,7 @@ function Frame({ access, path = [], problem, change, children }) {
       html`<nav aria-label="Views">${VIEWS.map(
         (view) => html`<a href=${`#/${view.path}`} aria-current=${view.path === current ? "page" : null}>${view.title}</a>`,
       )}</nav>
-      <span class="push quiet">${access.server.name} ${access.server.version}${access.needs_key ? `, key ${access.key}` : ""}</span>
+      <span class="push quiet">${access.server.name} ${access.server.version}${access.needs_key ? `, key ${access.key}: ${allowedBy(access)}` : ""}</span>
       ${access.needs_key && html`<button type="button" class="plain" onClick=${change}>Change key</button>`}`}
     </div></header>
     <main id="main" tabindex="-1">
@@ -78,6 +78,10 @@ function Frame({ access, path = [], problem, change, children }) {
       ${children}
     </main>
   `;
+}
+
+function allowedBy(access) {
+  return Object.keys(access.refused).length ? access.allowed.join(", ") || "nothing" : "everything";
 }
 
 function usePath() {
