@@ -13,6 +13,7 @@ from protocol.core import LoadParameters, Respond
 from protocol.errors import ServerError, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.gen_ai import GenAi
+from protocol.media.fetcher import MediaFetcher
 from protocol.messages import InferenceRequest, InferenceResponse
 
 MetricKind: TypeAlias = Literal["counter", "gauge", "histogram"]
@@ -109,9 +110,11 @@ class CustomMetrics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BackendServices:
-    """`failures` counts defects of callbacks; `gen_ai` is there if calls of generative models are to be observed."""
+    """`failures` counts defects of callbacks; `gen_ai` is there if calls of generative models are to be observed,
+    `media` if what clients name by URLs may be fetched."""
 
     models: ModelCaller
     metrics: CustomMetrics
     failures: CallbackFailures = field(default_factory=CallbackFailures)
     gen_ai: GenAi | None = None
+    media: MediaFetcher | None = None

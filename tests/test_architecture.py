@@ -160,6 +160,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "worker": "",
         "conversion": "",
         "tensors": "worker",
+        "pictures": "tensors",
         "answer": "tensors worker",
         "lines": "",
         "admission": "lines worker",
@@ -172,7 +173,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "step_slices": "worker",
         "generations": "admission answer metrics step_slices tensors worker worker_link",
         "adapters": "generations worker_link",
-        "backend": "adapters answer generations metrics settings sleep tensors text worker worker_link",
+        "backend": "adapters answer generations metrics pictures settings sleep tensors text worker worker_link",
         "installed": "backend",
     },
     "backends.engines.tensors": {

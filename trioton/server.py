@@ -178,6 +178,8 @@ class Server:
             cuda_pool_bytes={each.device_id: each.byte_size for each in settings.cuda_memory_pool_byte_size},
             has_peer_access=settings.enable_peer_access,
         )
+        media = settings.media()
+        self._media = None if media is None else MediaFetcher(media)
         self.core = ServerCore(
             _core_settings(settings, self._stores),
             registry,
@@ -186,6 +188,7 @@ class Server:
             devices=devices,
             failures=self._failures,
             gen_ai=self._gen_ai,
+            media=self._media,
         )
         exemplars = Exemplars()
         self.tracer = Tracer(settings.tracing(), self.core.is_model_ready, partial(note_trace, exemplars))
@@ -466,7 +469,7 @@ class Server:
             access_log=self._access.log,
             gen_ai=self._gen_ai,
             responses=self._responses,
-            media=None if (media := self.settings.media()) is None else MediaFetcher(media),
+            media=self._media,
             console=self._console,
             jobs=self._jobs,
         )

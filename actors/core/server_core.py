@@ -46,6 +46,7 @@ from protocol.errors import Internal, NotFound, ServerError, Unavailable, Unsupp
 from protocol.failures import CallbackFailures
 from protocol.gen_ai import GenAi
 from protocol.jobs.execution import ModelLoad
+from protocol.media.fetcher import MediaFetcher
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
 from protocol.text.model import TextModel
 from repository.agents.registry import AgentRegistry
@@ -67,9 +68,11 @@ class ServerCore:
         devices: Devices | None = None,
         failures: CallbackFailures | None = None,
         gen_ai: GenAi | None = None,
+        media: MediaFetcher | None = None,
     ) -> None:
         self._failures = failures or CallbackFailures()
         self._gen_ai = gen_ai
+        self._media = media
         self._settings = settings
         self._cache = cache
         self.in_flight = InFlight(tracks_all=settings.tracks_all_requests)
@@ -100,7 +103,7 @@ class ServerCore:
             limiter,
             cache=self._cache,
             services=BackendServices(
-                ModelCalls(self._running, limiter), self.custom_metrics, self._failures, self._gen_ai
+                ModelCalls(self._running, limiter), self.custom_metrics, self._failures, self._gen_ai, self._media
             ),
             agents=self._agents,
             devices=self.devices,

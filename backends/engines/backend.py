@@ -20,10 +20,11 @@ from backends.engines.answer import Answer
 from backends.engines.generations import Generations
 from backends.engines.metrics.engine import EngineMetrics
 from backends.engines.metrics.observed import ObservedResponder
+from backends.engines.pictures import PictureReader
 from backends.engines.settings import EngineSettings
 from backends.engines.sleep import EngineSleep
 from backends.engines.tensors.completion import check_engine_config, complete_engine_config
-from backends.engines.tensors.images import NO_IMAGES, ImageRoom, Images, decode_images
+from backends.engines.tensors.images import NO_IMAGES, Images
 from backends.engines.tensors.limits import level, most_tokens
 from backends.engines.tensors.request import TOKEN_IDS, TextRequest
 from backends.engines.tensors.sampling import sampling_of
@@ -56,7 +57,6 @@ logger = logging.getLogger("trioton.backends.engines")
 INLINE_CHARACTERS = 2000
 # What an engine that sees has in its features.
 IMAGES = "images"
-_MOST_DECODERS = 2
 _NO_TIME = BatchTiming(0, 0, 0)
 
 
@@ -86,8 +86,7 @@ class EngineBackend(Backend):
         self._death = ""
         self._has_died = trio.Event()
         self._sleep = EngineSleep(spec.name)
-        self._image_room = ImageRoom()
-        self._image_decoders = trio.CapacityLimiter(_MOST_DECODERS)
+        self._pictures = PictureReader(self._where, None if source.services is None else source.services.media)
         # Whose texts are tokenized in a thread, or whose pictures are decoded.
         self._tokenizing: dict[InferenceRequest, trio.CancelScope] = {}
 
@@ -226,7 +225,7 @@ class EngineBackend(Backend):
         try:
             with self._tokenizing[request]:
                 token_ids = await trio.to_thread.run_sync(self._tokens, parsed, abandon_on_cancel=True)
-                images = await self._decoded(parsed) if parsed.images else NO_IMAGES
+                images = await self._pictures.read(parsed.images) if parsed.images else NO_IMAGES
                 self._queue(worker.info, request, responder, parsed, token_ids, arrival, images)
                 return
             responder.close(Cancelled("Request cancelled by client"))  # or its caller has gone
@@ -239,12 +238,6 @@ class EngineBackend(Backend):
             del self._tokenizing[request]
             if self._generations is not None:
                 self._generations.tell_changed()
-
-    async def _decoded(self, parsed: TextRequest) -> Images:
-        """Raises ServerError."""
-        decode = functools.partial(decode_images, parsed.images, self._where)
-        found = await trio.to_thread.run_sync(decode, abandon_on_cancel=True, limiter=self._image_decoders)
-        return self._image_room.hold(found, self._where)
 
     def _tokens(self, parsed: TextRequest) -> list[int]:
         """Raises InvalidArgument."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import trio
 
-from protocol.errors import Overloaded
+from protocol.errors import Overloaded, ServerError
 from protocol.media.download import Download, Progress
 from protocol.media.hosts import AllowedHosts, HostRule
 from protocol.media.urls import MediaUrl, NotFetched, parse_url, redirected
@@ -84,6 +84,33 @@ class MediaFetcher:
             ) from None
         finally:
             self._running -= 1
+
+    async def fetch_all(
+        self, urls: Iterable[str], on_bytes: Callable[[int], None] = lambda size: None
+    ) -> dict[str, bytearray]:
+        """What each URL names, all at once. Where one fails, the others end.
+
+        Raises:
+            NotFetched, Overloaded: as `fetch`; so does what `on_bytes` raises, if it is a ServerError.
+        """
+        found: dict[str, bytearray] = {}
+        failures: list[NotFetched | ServerError] = []
+
+        async def fetch(url: str) -> None:
+            try:
+                found[url] = await self.fetch(url, on_bytes)
+            except (NotFetched, ServerError) as error:
+                if isinstance(error, NotFetched):
+                    error.url = url
+                failures.append(error)
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            for each in urls:
+                nursery.start_soon(fetch, each)
+        if failures:
+            raise failures[0]
+        return found
 
     async def _fetched(self, url: MediaUrl, on_bytes: Callable[[int], None]) -> bytearray:
         addresses = self._hosts.usable(url, await self._resolved(url.host))

@@ -15,7 +15,9 @@ _KEPT = "%/:=&?~+!$,;'@()*[]"
 
 
 class NotFetched(Exception):
-    """Something cannot be fetched; the text says why, for the client that named it."""
+    """Something cannot be fetched; the text says why, for the client that named it. `url` is what it named."""
+
+    url = ""
 
 
 @dataclass(frozen=True, slots=True)

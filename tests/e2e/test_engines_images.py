@@ -88,7 +88,7 @@ def test_what_it_sees_is_what_torch_sees(url: str, place: int) -> None:
     assert answer.json()["text_output"] == seen["text"]
 
 
-def test_pictures_as_clients_of_tensorrt_llm_send_them(url: str, server: ServerProcess) -> None:
+def test_pictures_as_clients_of_tensorrt_llm_send_them(url: str, server: ServerProcess, pictures: str) -> None:
     seen = SEEN[3]
     inputs: dict[str, Any] = {
         "text_input": seen["prompt"],
@@ -99,6 +99,10 @@ def test_pictures_as_clients_of_tensorrt_llm_send_them(url: str, server: ServerP
     urls = [f"data:image/png;base64,{picture(each)}" for each in seen["colors"]]
     answer = httpx.post(f"{url}/v2/models/bls/generate", json={**inputs, "image_url_input": urls}, timeout=60)
     assert answer.json().get("text_output") == seen["text"], answer.text
+    fetched = {**inputs, "text_input": SEEN[1]["prompt"], "image_url_input": f"{pictures}/red.png"}
+    assert (
+        httpx.post(f"{url}/v2/models/bls/generate", json=fetched, timeout=60).json()["text_output"] == SEEN[1]["text"]
+    )
     pixels = np.stack([np.full((SIDE, SIDE, 3), each, np.uint8) for each in seen["colors"]])
     arrays = {"text_input": np.array([seen["prompt"]], object), "image_bytes_input": pixels}
     arrays |= {"max_tokens": np.array([16], np.int32), "end_id": np.array([-1], np.int32)}

@@ -31,13 +31,15 @@ MAX_PIXELS = 1 << 24
 MAX_HELD = 1 << 29
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _DATA_URL = re.compile(rb"data:image/[\w.+-]+;base64,", re.IGNORECASE)
+_WEB_URL = re.compile(rb"https?://", re.IGNORECASE)
 
 
 class Given(NamedTuple):
-    """A picture as a client gives it, in an input: a file in base64, or pixels, of which the last axis is the color."""
+    """A picture as a client gives it, in an input: a file in base64, a URL, or pixels, of which the last axis is the
+    color; or a file that was fetched."""
 
     input: str
-    data: bytes | NDArray[Any]
+    data: bytes | str | NDArray[Any] | bytearray
 
 
 def given_files(tensor: Tensor, where: str) -> list[Given]:
@@ -47,16 +49,20 @@ def given_files(tensor: Tensor, where: str) -> list[Given]:
 
 
 def given_urls(tensor: Tensor, where: str) -> list[Given]:
-    """Raises InvalidArgument: one is no data URL."""
-    _check_count(tensor.element_count, tensor, where)
-    urls = [each for each in decode_bytes_elements(tensor.data) if each]
-    for url in urls:
-        if not _DATA_URL.match(url):
-            raise InvalidArgument(
-                f"{where}: {tensor.name}: expected a data URL with a picture in base64 (data:image/png;base64,…), got "
-                f"{url[:40]!r}: pictures of other URLs are fetched for chats only"
-            )
-    return [Given(tensor.name, url.partition(b",")[2]) for url in urls]
+    """Those with the data in them, and others, which have to be fetched. Raises InvalidArgument."""
+    return [Given(tensor.name, _of_url(each.data, tensor, where)) for each in given_files(tensor, where)]
+
+
+def _of_url(url: Any, tensor: Tensor, where: str) -> bytes | str:
+    if _DATA_URL.match(url):
+        found: bytes = url.partition(b",")[2]
+        return found
+    if _WEB_URL.match(url):
+        return str(url, "utf-8", "replace")
+    raise InvalidArgument(
+        f"{where}: {tensor.name}: expected a data URL with a picture in base64 (data:image/png;base64,…), or an http "
+        f"or https URL, got {url[:40]!r}"
+    )
 
 
 def given_pixels(tensor: Tensor, where: str) -> list[Given]:
@@ -100,14 +106,18 @@ class ImageRoom:
     def hold(self, images: Sequence[Image], where: str) -> Images:
         """Raises Overloaded: there is no room for them now."""
         size = sum(len(each.pixels) for each in images)
-        if self.held + size > self._most:
-            raise Overloaded(f"{where}: the pictures of its requests take more than {self._most} bytes")
+        self.take(size, where)
         held = Images(tuple(images))
-        self.held += size
-        weakref.finalize(held, self._release, size)
+        weakref.finalize(held, self.give, size)
         return held
 
-    def _release(self, size: int) -> None:
+    def take(self, size: int, where: str) -> None:
+        """Raises Overloaded."""
+        if self.held + size > self._most:
+            raise Overloaded(f"{where}: the pictures of its requests take more than {self._most} bytes")
+        self.held += size
+
+    def give(self, size: int) -> None:
         self.held -= size
 
 
@@ -127,7 +137,8 @@ def decode_images(given: Sequence[Given], where: str) -> list[Image]:
     room = MAX_PIXELS
     for number, (name, data) in enumerate(given):
         place = f"{where}: {name}[{number}]"
-        made = _decoded(data, room, place) if isinstance(data, bytes) else _of_pixels(data, room, place)
+        assert not isinstance(data, str), "it has been fetched"
+        made = _of_pixels(data, room, place) if isinstance(data, np.ndarray) else _decoded(data, room, place)
         images.append(made)
         room -= made.width * made.height
     return images
@@ -140,7 +151,7 @@ def _of_pixels(pixels: NDArray[Any], room: int, place: str) -> Image:
     return Image(width, height, pixels.tobytes())
 
 
-def _decoded(text: bytes, room: int, place: str) -> Image:
+def _decoded(given: bytes | bytearray, room: int, place: str) -> Image:
     try:
         from PIL import Image as Pillow
         from PIL import ImageOps
@@ -151,9 +162,9 @@ def _decoded(text: bytes, room: int, place: str) -> Image:
     # Its limit is another one than ours, which is looked at before anything is unpacked.
     warnings.filterwarnings("ignore", category=Pillow.DecompressionBombWarning)
     try:
-        data = base64.b64decode(text, validate=True)
+        data = given if isinstance(given, bytearray) else base64.b64decode(given, validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidArgument(f"{place}: expected a picture in base64, got {text[:40]!r}") from None
+        raise InvalidArgument(f"{place}: expected a picture in base64, got {given[:40]!r}") from None
     try:
         with Pillow.open(io.BytesIO(data), formats=_FORMATS) as opened:
             width, height = opened.size

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import trio
 
-from protocol.errors import ServerError
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.codec.images import Picture, is_picture, names_urls, pictures_of
 from protocol.http.openai.errors import FieldError
-from protocol.media.fetcher import MediaFetcher
 from protocol.media.urls import NotFetched
 
 # Of one request.
@@ -37,37 +35,13 @@ async def with_pictures(request: HttpRequest, messages: Messages) -> Messages:
         raise _refusal(pictures, "pictures are not fetched here: expected a data URL (data:image/png;base64,…)")
     if len(first) > MAX_FETCHED:
         raise _refusal(pictures, f"expected at most {MAX_FETCHED} pictures by URLs, got {len(first)}")
-    fetched = await _fetched(request, media, list(first.values()))
+    try:
+        files = await media.fetch_all(first, request.fetched.take)
+    except NotFetched as error:
+        raise _unfetched(first[error.url], str(error)) from None
+    fetched = await trio.to_thread.run_sync(lambda: {url: b64encode(file).decode() for url, file in files.items()})
     found = iter(Picture(each.path, each.base64 or fetched[each.url]) for each in pictures)
     return [_replaced(message, found) for message in messages]
-
-
-async def _fetched(request: HttpRequest, media: MediaFetcher, pictures: Sequence[Picture]) -> dict[str, str]:
-    """All at once, each in base64 by its URL. Where one fails, the others end."""
-    found: dict[str, str] = {}
-    failures: list[ServerError] = []
-
-    async def fetch(picture: Picture) -> None:
-        try:
-            data = await media.fetch(picture.url, request.fetched.take)
-            found[picture.url] = await trio.to_thread.run_sync(_encoded, data)
-        except NotFetched as error:
-            failures.append(_unfetched(picture, str(error)))
-        except ServerError as error:
-            failures.append(error)
-        if failures:
-            nursery.cancel_scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        for each in pictures:
-            nursery.start_soon(fetch, each)
-    if failures:
-        raise failures[0]
-    return found
-
-
-def _encoded(data: bytearray) -> str:
-    return base64.b64encode(data).decode()
 
 
 def _replaced(message: Mapping[str, Any], found: Any) -> Mapping[str, Any]:

@@ -115,12 +115,20 @@ def test_how_many_files() -> None:
         given_files(Tensor.from_numpy("x", objects(*[""] * (MAX_IMAGES + 1))), "m")
 
 
-def test_data_urls() -> None:
-    tensor = Tensor.from_numpy("x", objects("data:image/jpeg;base64,YQ==", "", "DATA:image/png;BASE64,Yg=="))
-    assert given_urls(tensor, "m") == [Given("x", b"YQ=="), Given("x", b"Yg==")]
-    for wrong in ("http://a/b.png", "data:text/plain;base64,YQ==", "YQ=="):
-        with pytest.raises(InvalidArgument, match=r"m: x: expected a data URL .* are fetched for chats only"):
+def test_urls() -> None:
+    urls = objects("data:image/jpeg;base64,YQ==", "", "DATA:image/png;BASE64,Yg==", "HTTPS://a/b.png")
+    found = given_urls(Tensor.from_numpy("x", urls), "m")
+    assert found == [Given("x", b"YQ=="), Given("x", b"Yg=="), Given("x", "HTTPS://a/b.png")]
+    for wrong in ("file:///etc/passwd", "data:text/plain;base64,YQ==", "YQ=="):
+        with pytest.raises(InvalidArgument, match=r"m: x: expected a data URL .*, or an http or https URL, got b'"):
             given_urls(Tensor.from_numpy("x", objects(wrong)), "m")
+
+
+def test_a_file_that_was_fetched() -> None:
+    picture = base64.b64decode(encoded(Pillow.new("RGB", (3, 2))))
+    assert decode_images([Given("x", bytearray(picture))], "m") == [Image(3, 2, bytes(18))]
+    with pytest.raises(InvalidArgument, match=r"m: x\[0\]: expected a picture \(PNG, .*\), got 5 bytes that are none"):
+        decode_images([Given("x", bytearray(b"hello"))], "m")
 
 
 def test_what_is_held_is_bounded_and_let_go() -> None:

@@ -70,7 +70,7 @@ def test_an_adapter_by_its_name() -> None:
         ({"best_of": 2}, "best_of 2 is not supported"),
         ({"return_perf_metrics": True}, "'sampling_param_return_perf_metrics' True is not supported"),
         ({"logits_post_processor_name": "p"}, "'sampling_param_logits_post_processor_name' 'p' is not supported"),
-        ({"image_url": "http://x"}, "image_url: expected a data URL .* got b'http://x'"),
+        ({"image_url": "file:///x"}, "image_url: expected a data URL .* got b'file:///x'"),
         ({"lora_ckpt_source": "nemo"}, "'lora_ckpt_source' 'nemo' is not supported"),
     ],
 )

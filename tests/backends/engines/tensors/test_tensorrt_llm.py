@@ -58,7 +58,7 @@ def test_pictures() -> None:
         ({"image_url_input": url, "image_bytes_input": pixels}, "'image_url_input' and 'image_bytes_input' exclude"),
         ({"image_input": np.zeros((1, 3, 2, 2), np.float16)}, "'image_input' is not supported"),
         ({"video_bytes_input": pixels}, "'video_bytes_input' is not supported"),
-        ({"image_url_input": objects("http://x")}, "image_url_input: expected a data URL"),
+        ({"image_url_input": objects("file:///x")}, "image_url_input: expected a data URL"),
         ({"image_bytes_input": np.zeros(5, np.uint8)}, "image_bytes_input: expected UINT8 with the axes"),
     ):
         with pytest.raises(InvalidArgument, match=text):
