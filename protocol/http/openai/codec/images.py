@@ -45,7 +45,11 @@ def url_picture(url: str, path: str) -> Picture:
 
 
 def is_picture(part: Any) -> bool:
-    return isinstance(part, Picture) or (isinstance(part, dict) and part.get("type") == IMAGE_PART)
+    """Parts of chats also as vLLM takes them: by the type of responses, or without one."""
+    if not isinstance(part, dict):
+        return isinstance(part, Picture)
+    kind = part.get("type")
+    return kind == IMAGE_PART or kind == "input_image" or (kind is None and IMAGE_PART in part)
 
 
 def names_urls(messages: Sequence[Mapping[str, Any]]) -> bool:

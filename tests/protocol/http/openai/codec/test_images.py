@@ -52,6 +52,15 @@ def test_whether_something_is_to_be_fetched(url: Any, names: bool) -> None:
     assert not names_urls([{"content": None}, {}, {"content": ["http://a", {"type": "text", "text": "http://a"}]}])
 
 
+def test_parts_as_vllm_takes_them_too() -> None:
+    url = "data:image/png;base64,YQ=="
+    parts: list[Any] = [{"type": "input_image", "image_url": url}, {"image_url": {"url": url}}, {"image_url": url}]
+    tensor = image_tensor([{"role": "user", "content": parts}], "i")
+    assert tensor is not None
+    assert tensor.as_numpy().tolist() == [b"YQ=="] * 3
+    assert not is_picture({"type": ["image_url"], "image_url": url})
+
+
 def test_a_chat_without_pictures() -> None:
     assert image_tensor(chat(), "image") is None
 
