@@ -225,7 +225,7 @@ def _function() -> Any:
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "x"}}]}]},
             anthropic.BadRequestError,
-            r"'messages\[0\].content\[0\].source.url': expected a data URL .* got 'x': pictures are not fetched",
+            r"'messages\[0\].content\[0\].source.url': expected a data URL .* got 'x'",
         ),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, anthropic.BadRequestError, "web_search"),
         ({"container": "c"}, anthropic.BadRequestError, "'container' cannot be honoured"),
