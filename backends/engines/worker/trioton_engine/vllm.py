@@ -66,7 +66,7 @@ class VllmEngine(Engine):
         self._loop = asyncio.new_event_loop()
         self._llm: Any = None
         self._running: dict[int, _Request] = {}
-        self._leaving: set[asyncio.Task[None]] = set()  # of those that were aborted
+        self._leaving: set[asyncio.Task[None]] = set()  # that have vLLM abort something
         self._events: list[Event] = []
         self._death: BaseException | None = None
         self._wake = -1
@@ -165,6 +165,8 @@ class VllmEngine(Engine):
             event = Event(generation.sequence, finish="error", error=str(error), is_refused=True)
         except Exception as error:
             event = Event(generation.sequence, finish="error", error=f"{type(error).__name__}: {error}")
+            if error is not output:  # vLLM knows of no error
+                self._spawn(self._llm.abort(str(generation.sequence)))
         self._put(request, event)
 
     def _put(self, request: _Request, event: Event) -> None:
@@ -186,9 +188,12 @@ class VllmEngine(Engine):
     def abort(self, sequence: int) -> None:
         request = self._running.pop(sequence, None)
         if request is not None:
-            task = self._loop.create_task(self._leave(request))
-            self._leaving.add(task)
-            task.add_done_callback(self._left)
+            self._spawn(self._leave(request))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._leaving.add(task)
+        task.add_done_callback(self._left)
 
     async def _leave(self, request: _Request) -> None:
         """Have vLLM free it. It takes what it is told in turn, and makes a step before it takes more: so the second
