@@ -110,7 +110,8 @@ class DirectRequest(PendingReply, kw_only=True):
         if not self.request_id:
             submitted, client = self.submitted, self.head.client
             if client is NO_IDS and submitted is not None and not submitted.request.id:  # mostly
-                self.request_id = self.ids.make()
+                made = self.ids.made
+                self.request_id = made.pop() if made else self.ids.make()
             else:
                 self.request_id = self.ids.of(client, self.own_id)
         return self.request_id

@@ -55,10 +55,11 @@ def usual_id(text: str | bytes) -> bytes:
 
 
 class RequestIds:
-    """The ids of one server's requests. Those that are made cannot be guessed: by its id a request may be cancelled."""
+    """The ids of one server's requests. Those that are made cannot be guessed: by its id a request may be cancelled.
+    `made` are those that are there to be taken; `make` makes more where there are none."""
 
     def __init__(self) -> None:
-        self._made: list[bytes] = []
+        self.made: list[bytes] = []
 
     def of(self, client: ClientIds, own_id: str = "") -> bytes:
         """The id of a request with these headers and, where it is known, the protocol's own `id`."""
@@ -70,7 +71,7 @@ class RequestIds:
 
     def make(self) -> bytes:
         """A new one: 32 hexadecimal digits, as a trace id has them."""
-        if not self._made:
+        if not self.made:
             text = os.urandom(_ID_BYTES * _MADE_AT_ONCE).hex().encode()
-            self._made = [text[start : start + 2 * _ID_BYTES] for start in range(0, len(text), 2 * _ID_BYTES)]
-        return self._made.pop()
+            self.made += [text[start : start + 2 * _ID_BYTES] for start in range(0, len(text), 2 * _ID_BYTES)]
+        return self.made.pop()
