@@ -199,6 +199,7 @@ class Server:
         self._keys: KeysFile | None = None  # from `run` on
         self._capture = capture_of(settings)
         self._gpus = Gpus(settings.metrics_interval_ms / 1000) if settings.allow_gpu_metrics else None
+        self._export: MetricsExport | None = None
         self._lag = LoopLag()
         self._connections = OpenConnections()
         self._metrics = Metrics(
@@ -294,6 +295,8 @@ class Server:
                                 background.start_soon(reloader.run)
                             task_status.started()
                             await self._stop.wait()
+                            if self._export is not None:
+                                await self._export.collect()
                             await self._ending.run(self._scope, background)
                         self._close_edges.set()
                     self._close_metrics.set()
@@ -422,7 +425,8 @@ class Server:
         if self.settings.allow_metrics or self.settings.metrics_export_url:
             background.start_soon(self._lag.run)
         if self.settings.metrics_export_url:
-            background.start_soon(self._metrics_export().run, self._leaving)
+            self._export = self._metrics_export()
+            background.start_soon(self._export.run)
         if files.keys is not None:
             background.start_soon(files.keys.watch, self._failures)
         background.start_soon(self._responses.run)

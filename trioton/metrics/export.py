@@ -1,7 +1,8 @@
 """Metrics export: sends the metrics to an OpenTelemetry collector, by OTLP over HTTP, at every interval.
 
-Flow: sources of metrics → [metrics export] → collector. Runs from the server's start to its end, when it sends once
-more. A collector that cannot be reached costs a line of the log, and what it was to be sent.
+Flow: sources of metrics → [metrics export] → collector. Runs from the server's start to its end, when it sends what
+there was when the server was told to stop. A collector that cannot be reached costs a line of the log, and what it was
+to be sent.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import logging
 import os
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import trio
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
@@ -39,6 +41,7 @@ class MetricsExport:
         self, sources: Sequence[Source], url: str, interval: float, environment: Mapping[str, str] = os.environ
     ) -> None:
         self.lost_count = 0
+        self._last = b""
         self._sources = sources
         self._url = url
         self._interval = interval
@@ -54,27 +57,36 @@ class MetricsExport:
         self._resource.append((SERVICE_NAME, DEFAULT_SERVICE_NAME if name.startswith("unknown_service") else name))
         self._one = trio.CapacityLimiter(1)  # a send that hangs is the only one
 
-    async def run(self, leaving: trio.Event) -> None:
-        """Until cancelled. When `leaving` is set they are sent at once: soon the models are gone, and theirs too."""
+    async def run(self) -> None:
+        """Until cancelled; then what `collect` has left is sent."""
         try:
             while True:
-                is_last = leaving.is_set()
-                with trio.move_on_after(self._interval):
-                    await leaving.wait()
-                    if is_last:  # they were sent for that
-                        await trio.sleep_forever()
-                with trio.move_on_after(_SEND_SECONDS + 1):
-                    await self._send()
+                await trio.sleep(self._interval)
+                with trio.move_on_after(_SEND_SECONDS + 1), self._told():
+                    await self._send(await self._collected())
         finally:
-            with trio.move_on_after(_LAST_SECONDS, shield=True):
-                await self._send()
+            if self._last:
+                with trio.move_on_after(_LAST_SECONDS, shield=True), self._told():
+                    await self._send(self._last)
 
-    async def _send(self) -> None:
+    async def collect(self) -> None:
+        """The server stops, and its models with their metrics will be gone: keep them to be sent at the end."""
+        with self._told():
+            self._last = await self._collected()
+
+    async def _collected(self) -> bytes:
+        work = export_request(self._sources, self._resource, started_ns=self._started_ns, now_ns=time.time_ns())
+        return await run_sliced(work)
+
+    async def _send(self, request: bytes) -> None:
+        await trio.to_thread.run_sync(self._post, request, abandon_on_cancel=True, limiter=self._one)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """An export that fails must not take the server down."""
         try:
-            work = export_request(self._sources, self._resource, started_ns=self._started_ns, now_ns=time.time_ns())
-            request = await run_sliced(work)
-            await trio.to_thread.run_sync(self._post, request, abandon_on_cancel=True, limiter=self._one)
-        except Exception as error:  # an export must not take the server down
+            yield
+        except Exception as error:
             self.lost_count += 1
             if self.lost_count & (self.lost_count - 1) == 0:  # 1, 2, 4, 8, …
                 logger.error("metrics were not exported to %s, %d times so far: %s", self._url, self.lost_count, error)
