@@ -138,22 +138,23 @@ ROOMS: dict[str, dict[str, str]] = {
         "errors": "",
         "limit_headers": "",
         "single_answers": "",
+        "threads": "",
         "codec": "errors",
         "targets": "errors",
         "prompts": "codec errors",
         "choice": "codec",
         "streams": "codec errors",
-        "call": "codec errors limit_headers streams targets",
+        "call": "codec errors limit_headers streams targets threads",
         "observation": "call codec",
         "generation": "codec observation",
         "usage": "choice codec prompts",
         "inferences": "call choice codec errors observation prompts usage",
         "vectors": "call codec errors observation single_answers",
-        "chats": "call choice codec errors generation inferences prompts targets",
-        "responses": "call chats codec errors generation prompts streams",
+        "chats": "call choice codec errors generation inferences prompts targets threads",
+        "responses": "call chats codec errors generation prompts streams threads",
         "handlers": (
             "call chats choice codec errors generation inferences observation prompts single_answers streams targets "
-            "vectors"
+            "threads vectors"
         ),
     },
     "backends.engines": {

@@ -112,7 +112,10 @@ class HttpApp:
                 if encoding != IDENTITY:
                     await self._inflate(request, encoding, share)
                 call = exchange.run(route.handler, request) if route.is_inference else route.handler(request)
-                reply = await call
+                try:
+                    reply = await call
+                finally:
+                    request.end_turn()
                 if reply is not None:
                     self._add_headers(reply, exchange, request, origin)
                 if reply is not None and charge is not None:

@@ -57,7 +57,7 @@ class HttpRequest:
     `origin` has its id, `record` what is measured for the access log, and `failure` is why a response that has begun
     has failed.
     `limits` makes headers that tell of limits, once the model is known that has them. `charge` is there if there are
-    keys, and the call costs something of a quota.
+    keys, and the call costs something of a quota. `turn` ends the turn that its large body has among others.
     """
 
     services: EdgeServices
@@ -77,6 +77,7 @@ class HttpRequest:
     charge: Charge | None = None
     record: AccessRecord | None = None
     failure: Exception | None = None
+    turn: Callable[[], None] | None = None
     _lease: Lease | None = None
     _fetched: RequestShare | None = None
 
@@ -115,6 +116,12 @@ class HttpRequest:
         if self._fetched is None:
             self._fetched = RequestShare(self.services.memory)
         return self._fetched
+
+    def end_turn(self) -> None:
+        """What the body holds was read, or is waited for: let the next large one have its turn."""
+        turn, self.turn = self.turn, None
+        if turn is not None:
+            turn()
 
     def end(self) -> None:
         """The response was sent, or its client has gone: release shared memory. Called once, by the app."""

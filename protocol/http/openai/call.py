@@ -10,7 +10,6 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
-import trio
 
 from protocol.http.exchange import HttpRequest, header_text
 from protocol.http.handlers.load_report import load_report_headers
@@ -20,6 +19,7 @@ from protocol.http.openai.limit_headers import limit_headers
 from protocol.http.openai.streams.event_stream import OPENAI_STREAM, EventStream, StreamForm
 from protocol.http.openai.streams.streaming import stream_events
 from protocol.http.openai.targets import Target, find_target
+from protocol.http.openai.threads import LARGE_ABOVE, in_thread
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
 from protocol.log.request_ids import REQUEST_ID
 from protocol.messages import InferenceRequest
@@ -30,8 +30,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T", bound=msgspec.Struct)
 Made = TypeVar("Made")
 
-# A body of more bytes is read in a thread, or what it holds converted in one; a longer prompt is tokenized in one.
-READ_IN_THREAD_ABOVE = 1 << 18
+# What a body of more bytes holds is converted in a thread; a longer prompt is tokenized in one.
 CONVERT_IN_THREAD_ABOVE = 1 << 14
 TOKENIZE_IN_THREAD_ABOVE = 1 << 11
 
@@ -66,6 +65,7 @@ class Call:
     def begin(self, inferences: Sequence[InferenceRequest]) -> None:
         """What will run: the first one is traced, if it is a traced one's turn, and named where the call fails."""
         request = self.request
+        request.end_turn()
         request.inference = inferences[0]
         for inference in inferences:
             inference.origin = request.origin
@@ -101,13 +101,13 @@ class Call:
 
 async def read_body(request: HttpRequest, reader: BodyReader[T]) -> T:
     read = partial(reader.read, request.body, strict=request.settings.openai.strict)
-    return await trio.to_thread.run_sync(read) if len(request.body) > READ_IN_THREAD_ABOVE else read()
+    return await in_thread(request, read) if len(request.body) > LARGE_ABOVE else read()
 
 
 async def converted(request: HttpRequest, convert: Callable[[], Made], more: int = 0) -> Made:
     """What `convert` makes of the request's body, and of so many bytes more, in a thread where that may take long."""
     is_long = len(request.body) + more > CONVERT_IN_THREAD_ABOVE
-    return await trio.to_thread.run_sync(convert) if is_long else convert()
+    return await in_thread(request, convert) if is_long else convert()
 
 
 def open_call(request: HttpRequest, model: str | None, given_id: str | None, prefix: str, separator: str = "-") -> Call:

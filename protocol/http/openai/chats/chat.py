@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import trio
-
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import Call
 from protocol.http.openai.chats.choice import ChatAnswers
@@ -26,6 +24,7 @@ from protocol.http.openai.generation import StreamingCore
 from protocol.http.openai.inferences import Inferences, plan_inferences
 from protocol.http.openai.prompts import Prompt, chat_prompt, cut_prompt, measured
 from protocol.http.openai.targets import find_target, sees_pictures
+from protocol.http.openai.threads import in_thread
 from protocol.text.model import TextModel
 
 
@@ -67,7 +66,7 @@ async def plan_chat(
             ),
         )
 
-    prompt = await trio.to_thread.run_sync(make_prompt)
+    prompt = await in_thread(call.request, make_prompt)
     sampling = _sampling(body, text, tools)
     thinking = plan_thinking(body, text, prompt, sampling) if has_budget else None
     in_pieces = thinking is not None
@@ -94,7 +93,7 @@ async def count_tokens(request: HttpRequest, body: ChatRequest) -> int:
         prompt = _rendered(body, text, tools, body.messages, sees=sees)
         return len(tokenizer.encode(prompt, add_special_tokens=False))
 
-    return await trio.to_thread.run_sync(count)
+    return await in_thread(request, count)
 
 
 def _rendered(

@@ -11,6 +11,7 @@ import trio
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.codec.images import Picture, is_picture, names_urls, pictures_of
 from protocol.http.openai.errors import FieldError
+from protocol.http.openai.threads import in_thread
 from protocol.media.urls import NotFetched
 
 # Of one request.
@@ -28,13 +29,14 @@ async def with_pictures(request: HttpRequest, messages: Messages) -> Messages:
     """
     if not names_urls(messages):
         return messages
-    pictures = await trio.to_thread.run_sync(lambda: list(pictures_of(messages)))
+    pictures = await in_thread(request, lambda: list(pictures_of(messages)))
     first = {each.url: each for each in reversed(pictures) if each.url}
     media = request.services.media
     if media is None:
         raise _refusal(pictures, "pictures are not fetched here: expected a data URL (data:image/png;base64,…)")
     if len(first) > MAX_FETCHED:
         raise _refusal(pictures, f"expected at most {MAX_FETCHED} pictures by URLs, got {len(first)}")
+    request.end_turn()
     try:
         files = await media.fetch_all(first, request.fetched.take)
     except NotFetched as error:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import trio
-
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import TOKENIZE_IN_THREAD_ABOVE, Call, open_call, read_body
 from protocol.http.openai.choice import ChoiceText
@@ -23,6 +21,7 @@ from protocol.http.openai.generation import generate_all
 from protocol.http.openai.inferences import MAX_INFERENCES, Inferences, plan_inferences
 from protocol.http.openai.prompts import Prompt, completion_prompts, cut_prompt, measured
 from protocol.http.openai.streams.event_stream import EventStream
+from protocol.http.openai.threads import in_thread
 from protocol.http.reply import Reply
 from protocol.text.model import TextModel
 
@@ -39,7 +38,7 @@ async def completions(request: HttpRequest) -> Reply | None:
     check_stream_options(body)
     if body.echo and body.logprobs is not None:
         raise FieldError("'echo' together with 'logprobs' cannot be honoured: prompts have none", "echo")
-    prompts = await _prompts(body, text, request.settings.openai.default_max_tokens)
+    prompts = await _prompts(request, body, text, request.settings.openai.default_max_tokens)
     inferences = plan_inferences(call, body, prompts, sampling_parameters(body))
     number = len(inferences.choices) // len(prompts)
     shown = [prompt.text if body.echo else "" for prompt in prompts for _ in range(number)]
@@ -56,7 +55,7 @@ async def completions(request: HttpRequest) -> Reply | None:
     return call.reply(answer(call.id, _KIND, call.created, call.target.name, choices, usage))
 
 
-async def _prompts(body: CompletionRequest, text: TextModel, default: int | None) -> list[Prompt]:
+async def _prompts(request: HttpRequest, body: CompletionRequest, text: TextModel, default: int | None) -> list[Prompt]:
     """In a thread where the prompts are long, or of ids."""
     prompt = body.prompt
     if isinstance(prompt, list) and len(prompt) > MAX_INFERENCES and not isinstance(prompt[0], int):
@@ -81,7 +80,7 @@ async def _prompts(body: CompletionRequest, text: TextModel, default: int | None
         ]
 
     is_short = isinstance(prompt, str) and len(prompt) <= TOKENIZE_IN_THREAD_ABOVE
-    return read() if is_short else await trio.to_thread.run_sync(read)
+    return read() if is_short else await in_thread(request, read)
 
 
 async def _stream(

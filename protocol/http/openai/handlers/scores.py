@@ -14,6 +14,7 @@ from protocol.http.openai.codec.scores import TextPairs, cosines, rerank_answer,
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.observation import observe, observed_run
 from protocol.http.openai.single_answers import single_answers
+from protocol.http.openai.threads import in_thread
 from protocol.http.openai.vectors import embed, embeds
 from protocol.http.reply import Reply
 from protocol.text.model import PairTensors
@@ -56,7 +57,7 @@ async def _by_pairs(
 ) -> tuple[list[float], int]:
     core, text = call.request.core, call.target.text
     encoder = PairEncoder(text, pairs, core.model_metadata(call.target.model), call.id)
-    encoded = await trio.to_thread.run_sync(encoder.encode, body, given)
+    encoded = await in_thread(call.request, lambda: encoder.encode(body, given))
     batches = encoded.batches
     requests = [batch.request for batch in batches]
     for inference in requests:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import trio
-
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import read_body
 from protocol.http.openai.codec.reading import BodyReader
@@ -13,6 +11,7 @@ from protocol.http.openai.codec.requests import DetokenizeRequest, TokenizeReque
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.prompts import chat_prompt
 from protocol.http.openai.targets import find_target, sees_pictures
+from protocol.http.openai.threads import in_thread
 from protocol.http.reply import Reply, json_reply
 from protocol.text.model import TextModel
 from protocol.text.tokenizer import Tokenizer
@@ -27,15 +26,15 @@ async def tokenize(request: HttpRequest) -> Reply:
     target = find_target(request.core, body.model, request.settings.openai.lora_separator)
     text, sees = target.text, sees_pictures(request.core, target)
     tokenizer = _tokenizer(text)
-    return await trio.to_thread.run_sync(lambda: json_reply(_tokenized(body, text, tokenizer, sees=sees)))
+    return await in_thread(request, lambda: json_reply(_tokenized(body, text, tokenizer, sees=sees)))
 
 
 async def detokenize(request: HttpRequest) -> Reply:
     body = await read_body(request, _DETOKENIZE)
     text = find_target(request.core, body.model, request.settings.openai.lora_separator).text
     tokenizer = _tokenizer(text)
-    return await trio.to_thread.run_sync(
-        lambda: json_reply({"prompt": tokenizer.decode(body.tokens, skip_special_tokens=False)})
+    return await in_thread(
+        request, lambda: json_reply({"prompt": tokenizer.decode(body.tokens, skip_special_tokens=False)})
     )
 
 

@@ -9,13 +9,13 @@ import trio
 
 from protocol.errors import NotFound
 from protocol.http.exchange import HttpRequest
-from protocol.http.openai.call import READ_IN_THREAD_ABOVE
 from protocol.http.openai.codec.reading import read_query
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.responses.background import follow
 from protocol.http.openai.responses.conversation import owner_of
 from protocol.http.openai.streams.event_stream import StreamForm
 from protocol.http.openai.streams.streaming import stream_events
+from protocol.http.openai.threads import LARGE_ABOVE
 from protocol.http.reply import JSON_CONTENT, Reply, json_reply
 from protocol.responses.store import KeptResponse
 
@@ -65,7 +65,7 @@ async def input_items(request: HttpRequest) -> Reply:
     def list_items() -> dict[str, Any]:
         return _listed(msgspec.json.decode(kept.items), query.get("order"), query.get("after"), limit)
 
-    is_long = len(kept.items) > READ_IN_THREAD_ABOVE
+    is_long = len(kept.items) > LARGE_ABOVE
     return json_reply(await trio.to_thread.run_sync(list_items) if is_long else list_items())
 
 
