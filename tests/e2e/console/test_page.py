@@ -239,7 +239,7 @@ def test_models_are_loaded_and_unloaded(page: Any, console: ServerProcess, tmp_p
     expect(page.get_by_role("status").filter(has_text="being unloaded")).to_be_visible()
     expect(page.get_by_role("row").filter(has_text="UNAVAILABLE")).to_contain_text("unloaded")
     page.get_by_role("button", name="Load", exact=True).click()
-    expect(page.get_by_role("row").filter(has_text="READY")).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text="READY").first).to_be_visible()
 
     opened(page, console, "models/broken")
     page.get_by_role("button", name="Load", exact=True).click()
