@@ -68,6 +68,7 @@ from protocol.log.failure_log import FailureLog
 from protocol.media.fetcher import MediaFetcher
 from protocol.metrics_text import MetricsText
 from protocol.open_connections import OpenConnections
+from protocol.quotas.accounts import Account
 from protocol.reactor.drivers import the_poller
 from protocol.reactor.tls import CertificateError
 from protocol.responses.background import Responses
@@ -285,7 +286,7 @@ class Server:
                             self._open_access_log()
                             await self._start_helpers(background)
                             await nursery.start(self.core.run)
-                            await self._start_jobs(background)
+                            await self._start_jobs(files.keys, background)
                             await self._start_serving(files, nursery, metrics, background)
                         except StartError as error:  # raised below, outside the nursery, after an orderly end
                             failure = error
@@ -393,7 +394,7 @@ class Server:
             file = self.settings.access_log.file
             raise StartError(f"cannot write the access log to '{file}': {error.strerror}; see --access-log") from None
 
-    async def _start_jobs(self, background: trio.Nursery) -> None:
+    async def _start_jobs(self, keys: KeysFile | None, background: trio.Nursery) -> None:
         """When the models are loaded: those that were interrupted go on at once."""
         place = self.settings.jobs_store
         if place is None:
@@ -402,7 +403,7 @@ class Server:
             store = await trio.to_thread.run_sync(make_store, place, self.settings.job_limits())
             jobs = ServerJobs(
                 store,
-                InferenceExecutor(self.core),
+                InferenceExecutor(self.core, partial(_account, keys)),
                 max_seconds=self.settings.jobs_max_secs,
                 keep_seconds=self.settings.jobs_keep_secs,
                 most_in_flight=self.settings.jobs_max_in_flight,
@@ -537,6 +538,14 @@ def _reason(error: OSError) -> str:
     if isinstance(error, socket.gaierror) or not error.errno:
         return error.strerror or str(error)
     return os.strerror(error.errno)
+
+
+def _account(keys: KeysFile | None, name: str) -> Account | None:
+    """That of a key; None where it is not in the file any more, or there is none."""
+    try:
+        return None if keys is None else keys.ledger.account(name)
+    except KeyError:
+        return None
 
 
 def _open_repository(stores: Stores, text: str) -> Repository:

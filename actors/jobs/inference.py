@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from protocol.core import Respond
@@ -10,6 +10,7 @@ from protocol.errors import NotFound, PayloadTooLarge, Unavailable
 from protocol.jobs.execution import ModelLoad, Partial
 from protocol.jobs.payload import decode_request, encode_responses
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse
+from protocol.quotas.accounts import Account
 
 # Of all responses to one request together.
 MAX_RESULT_BYTES = 1 << 30
@@ -36,10 +37,12 @@ class JobCore(Protocol):
 class InferenceExecutor:
     """Implements `protocol.jobs.execution.JobExecutor`."""
 
-    def __init__(self, core: JobCore) -> None:
+    def __init__(self, core: JobCore, account: Callable[[str], Account | None] = lambda _: None) -> None:
+        """`account` gives that of a key, by its name, where there are keys."""
         self._core = core
+        self._account = account
 
-    async def run(self, request: Buffer, partial: Partial) -> Sequence[Buffer]:
+    async def run(self, owner: str, request: Buffer, partial: Partial) -> Sequence[Buffer]:
         inference = decode_request(request)
         name, version = inference.model_name, inference.model_version
         try:
@@ -47,9 +50,16 @@ class InferenceExecutor:
             is_decoupled = self._core.is_decoupled(name, version)
         except NotFound as error:  # it was there when the job was made, and may be loaded again
             raise Unavailable(error.message) from None
-        if is_decoupled:
-            return encode_responses(await self._stream(inference, partial))
-        return encode_responses([await self._core.infer(inference)])
+        account = self._account(owner)
+        if account is not None:
+            inference.charge = account.resume(name)
+        try:
+            if is_decoupled:
+                return encode_responses(await self._stream(inference, partial))
+            return encode_responses([await self._core.infer(inference)])
+        finally:
+            if inference.charge is not None:
+                inference.charge.end()
 
     def load_of(self, model: str) -> ModelLoad:
         return self._core.load_of(model)

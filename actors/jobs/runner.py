@@ -257,7 +257,7 @@ class JobRunner:
 
         try:
             request = await self._store.request(claim)
-            result = await self._executor.run(request, partial)
+            result = await self._executor.run(claim.owner, request, partial)
         except Unavailable as error:
             if self._is_stopped:
                 return _given_back(claim)

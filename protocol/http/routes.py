@@ -57,6 +57,7 @@ class Route:
         category: what access rules know it by; one for each path, whatever the method.
         summary: one line for people.
         is_inference: whether it runs a model: it may be traced, and is cancelled when the client leaves.
+        makes_jobs: whether it has a model run later.
         has_binary_tail: whether a body may hold binary tensors behind its JSON, and so exceed `max_input_size`.
         takes_codings: whether a body may be compressed.
         error_form: how errors are written; one for each path.
@@ -72,6 +73,7 @@ class Route:
     handler: Handler
     summary: str
     is_inference: bool = False
+    makes_jobs: bool = False
     has_binary_tail: bool = False
     takes_codings: bool = True
     error_form: ErrorForm = error_reply
@@ -82,7 +84,7 @@ class Route:
     @property
     def is_charged(self) -> bool:
         """Whether it costs something of a quota."""
-        return self.is_inference and self.method == "POST"
+        return self.method == "POST" and (self.is_inference or self.makes_jobs)
 
 
 def _routes() -> Iterator[Route]:
@@ -118,13 +120,22 @@ def _inference(model: str) -> Iterator[Route]:
     cancel = f"{model}/requests/{{request_id}}/cancel"
     yield Route("POST", cancel, category, cancel_request, "Stop requests by their id")
     making = "Make a job of an inference request"
-    yield Route("POST", f"{model}/jobs", category, job_making.create_of_model, making, has_binary_tail=True)
+    yield Route(
+        "POST", f"{model}/jobs", category, job_making.create_of_model, making, makes_jobs=True, has_binary_tail=True
+    )
 
 
 def _jobs() -> Iterator[Route]:
     category, one = Category.INFERENCE, "/v2/jobs/{job_id}"
     yield Route("GET", "/v2/jobs", category, job_handlers.list_jobs, "Jobs of the caller")
-    yield Route("POST", "/v2/jobs", category, job_making.create_of_list, "Make a job of several inference requests")
+    yield Route(
+        "POST",
+        "/v2/jobs",
+        category,
+        job_making.create_of_list,
+        "Make a job of several inference requests",
+        makes_jobs=True,
+    )
     # Those that may wait end when the client leaves.
     yield Route("GET", one, category, job_handlers.job_status, "A job", is_inference=True)
     yield Route("DELETE", one, category, job_handlers.remove_job, "Forget a job")

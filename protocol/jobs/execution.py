@@ -25,8 +25,9 @@ class ModelLoad:
 
 
 class JobExecutor(Protocol):
-    async def run(self, request: Buffer, partial: Partial) -> Sequence[Buffer]:
-        """The encoded result, in parts. Cancelled, the request is given up.
+    async def run(self, owner: str, request: Buffer, partial: Partial) -> Sequence[Buffer]:
+        """The encoded result, in parts; what it costs is charged to the owner. Cancelled, the request is given
+        up.
 
         Raises:
             Unavailable: not now; it will be tried again.

@@ -58,6 +58,7 @@ class Claim:
     """An item that is to be run now.
 
     Attributes:
+        owner: that of its job.
         claim: tells this claim of the item from those before and after.
         attempt: how often it was run, this time included.
         byte_size: of its request.
@@ -65,6 +66,7 @@ class Claim:
     """
 
     job_id: str
+    owner: str
     index: int
     claim: int
     attempt: int

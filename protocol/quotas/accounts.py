@@ -76,6 +76,15 @@ class Account:
         charge.begin(size)
         return charge
 
+    def resume(self, model: str) -> Charge:
+        """Charge what a request costs from now on that was admitted before, perhaps by a server that has ended."""
+        charge = Charge(self)
+        quota = self.quota
+        if quota is not None:
+            charge.held = [(limit, self.meter(limit)) for limit in (*quota.early, *quota.late_limits(model))]
+        charge.resume()
+        return charge
+
     def may_be_refused(self, model: str, size: int) -> bool:
         """Whether `admit` would refuse; nothing is charged."""
         quota = self.quota

@@ -21,6 +21,12 @@ allow = ["all"]
 [keys.bob]
 key = "bob-0123456789abcdef"
 allow = ["all"]
+[keys.eve]
+key = "eve-0123456789abcdef"
+allow = ["all"]
+quota = "small"
+[quotas.small]
+requests = { limit = 10, seconds = 3600, burst = 10 }
 """
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
@@ -200,6 +206,15 @@ def test_a_job_is_followed(ann: JobClient) -> None:
     progress = [data["succeeded"] for name, data in named if name == "progress"]
     assert progress
     assert progress == sorted(progress)
+
+
+def test_each_request_of_a_list_counts_for_the_quota(address: str) -> None:
+    eve = JobClient(address, "eve-0123456789abcdef")
+    job_id = eve.submit([slow_request(value, 0.0) for value in range(10)])
+    assert eve.ended(job_id)["counts"]["succeeded"] == 10
+    refused = eve.call("POST", "/v2/models/slow/jobs", slow_request(1, 0.0))
+    assert (refused.status, "'small'" in refused.json["error"]) == (429, True)
+    assert eve.call("POST", "/v2/models/slow/infer", slow_request(1, 0.0)).status == 429
 
 
 def test_pages_of_jobs(bob: JobClient) -> None:

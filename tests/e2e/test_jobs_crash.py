@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+from collections.abc import Iterator
+from io import RawIOBase
 from pathlib import Path
 
 import pytest
@@ -73,3 +76,46 @@ def test_a_server_that_is_told_to_end_gives_back_what_runs(repository: Path) -> 
         client = JobClient(server.addresses["http"])
         job = client.ended(long)
         assert (job["state"], job["counts"]["succeeded"]) == ("succeeded", 3)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=80m", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        mounted = False
+    if not mounted:
+        pytest.skip("a file system of its own can be mounted by root only")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_refuses_new_jobs_and_recovers_by_itself(repository: Path, small_disk: Path) -> None:
+    """Nearly full: new jobs are refused, and what runs ends. Quite full: what runs waits with its results."""
+    with serve(repository) as server:
+        client = JobClient(server.addresses["http"])
+        nearly = client.submit([slow_request(value, 0.1) for value in range(20)])
+        (small_disk / "filler").write_bytes(bytes(40 << 20))
+        refused = client.call("POST", "/v2/models/slow/jobs", slow_request(1, 0.0))
+        assert refused.status == 507
+        assert "are kept free for the results of jobs that run" in refused.json["error"]
+        assert client.ended(nearly)["counts"]["succeeded"] == 20
+        (small_disk / "filler").unlink()
+        quite = client.submit([slow_request(value, 0.1) for value in range(20)])
+        with (small_disk / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space left"):
+            _fill(filler)
+        server.wait_for_line("jobs wait until it works again")
+        assert client.call("POST", "/v2/models/slow/jobs", slow_request(1, 0.0)).status == 507
+        assert "ended_at" not in client.job(quite)
+        (small_disk / "filler").unlink()
+        assert client.ended(quite)["counts"]["succeeded"] == 20
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+
+
+def _fill(file: RawIOBase) -> None:
+    while True:
+        file.write(bytes(4096))

@@ -169,7 +169,18 @@ def _claim(db: sqlite3.Connection, which: str, values: tuple[str | int, ...], li
         if job.state is QUEUED:
             move_job(db, number, QUEUED, RUNNING, now)
     return [
-        Claim(jobs[job].id, place, claim, attempt, model, jobs[job].deadline, size, request or b"", file or "")
+        Claim(
+            jobs[job].id,
+            jobs[job].owner,
+            place,
+            claim,
+            attempt,
+            model,
+            jobs[job].deadline,
+            size,
+            request or b"",
+            file or "",
+        )
         for job, place, claim, attempt, model, request, file, size, _ in rows
     ]
 

@@ -263,3 +263,17 @@ def test_only_the_first_keys_of_the_file_have_numbers_of_their_own() -> None:
     ledger.account(OTHER).admit("m").end()
     found = ledger.usage()
     assert {name: usage.requests for name, usage in found.items()} == {names[-1]: 0, names[0]: 1, OTHER: 21}
+
+
+def test_what_was_admitted_before_is_charged_as_it_runs() -> None:
+    """As by a server that has ended: nothing is refused, and nothing is taken twice."""
+    account = make(Clock(), {Unit.REQUESTS: per_second(1), Unit.TOKENS: per_second(10), Unit.CONCURRENT_REQUESTS: 1})
+    charge = account.resume("m")
+    assert account.usage.running == 1
+    with pytest.raises(QuotaExceeded, match="1 requests at once"):
+        account.admit("m")
+    charge.settle(Unit.TOKENS, 30)
+    charge.end()
+    assert (account.usage.running, account.usage.requests, account.usage.tokens) == (0, 1, 30)
+    with pytest.raises(QuotaExceeded, match="10 tokens in 1 s"):
+        account.admit("m")

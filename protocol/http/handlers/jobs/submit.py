@@ -35,6 +35,7 @@ from protocol.jobs.job import Job, new_job_id
 from protocol.jobs.payload import encode_request
 from protocol.jobs.store import NewItem, NewJob
 from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest
+from protocol.quotas.quota import Unit
 from protocol.shared_memory.placement import Placement
 
 T = TypeVar("T")
@@ -197,6 +198,7 @@ async def _created(request: HttpRequest, making: _Making) -> Reply:
 async def _add(request: HttpRequest, making: _Making, owner: str, key: str) -> Job:
     jobs = jobs_of(request)
     now = jobs.now()
+    _charge(request, making)
     made = b""
     if key:
         what = f"{request.path_parameters} {making.items[0].form!r}"
@@ -217,6 +219,17 @@ async def _add(request: HttpRequest, making: _Making, owner: str, key: str) -> J
         )
     )
     return job
+
+
+def _charge(request: HttpRequest, making: _Making) -> None:
+    """Each request of a list costs one; what it costs else is charged when it runs. Raises QuotaExceeded."""
+    charge = request.charge
+    if charge is None:
+        return
+    if "model_name" not in request.path_parameters and making.model:
+        charge.name_model(making.model)
+    charge.settle(Unit.REQUESTS, len(making.items), taken=1)
+    charge.goes_on = True
 
 
 async def _in_thread_if_long(call: partial[T], size: int) -> T:
