@@ -111,7 +111,8 @@ class HttpApp:
                     trace.stamp("HTTP_RECV_END")
                 if encoding != IDENTITY:
                     await self._inflate(request, encoding, share)
-                call = exchange.run(route.handler, request) if route.is_inference else route.handler(request)
+                ends_with_client = route.is_inference or route.may_wait
+                call = exchange.run(route.handler, request) if ends_with_client else route.handler(request)
                 try:
                     reply = await call
                 finally:

@@ -58,6 +58,7 @@ class Route:
         summary: one line for people.
         is_inference: whether it runs a model: it may be traced, and is cancelled when the client leaves.
         makes_jobs: whether it has a model run later.
+        may_wait: whether it waits for what a model does, though it runs none: it is cancelled when the client leaves.
         has_binary_tail: whether a body may hold binary tensors behind its JSON, and so exceed `max_input_size`.
         takes_codings: whether a body may be compressed.
         error_form: how errors are written; one for each path.
@@ -74,6 +75,7 @@ class Route:
     summary: str
     is_inference: bool = False
     makes_jobs: bool = False
+    may_wait: bool = False
     has_binary_tail: bool = False
     takes_codings: bool = True
     error_form: ErrorForm = error_reply
@@ -136,11 +138,10 @@ def _jobs() -> Iterator[Route]:
         "Make a job of several inference requests",
         makes_jobs=True,
     )
-    # Those that may wait end when the client leaves.
-    yield Route("GET", one, category, job_handlers.job_status, "A job", is_inference=True)
+    yield Route("GET", one, category, job_handlers.job_status, "A job", may_wait=True)
     yield Route("DELETE", one, category, job_handlers.remove_job, "Forget a job")
-    yield Route("GET", f"{one}/result", category, job_results.job_result, "The result of a job", is_inference=True)
-    yield Route("GET", f"{one}/events", category, job_events.job_events, "A job as it goes on", is_inference=True)
+    yield Route("GET", f"{one}/result", category, job_results.job_result, "The result of a job", may_wait=True)
+    yield Route("GET", f"{one}/events", category, job_events.job_events, "A job as it goes on", may_wait=True)
     yield Route("POST", f"{one}/cancel", category, job_handlers.cancel_job, "Stop a job")
 
 
