@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ quota = "small"
 [quotas.small]
 requests = { limit = 10, seconds = 3600, burst = 10 }
 """
+EXAMPLES = Path(__file__).parents[2] / "examples" / "models"
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
@@ -36,6 +38,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("jobs")
     copy_python_model("slow", folder / "models")
     add_add_sub(folder / "models" / "add_sub", versions=(1, 2))
+    shutil.copytree(EXAMPLES / "decoupled_tokens", folder / "models" / "decoupled_tokens")
     (folder / "keys.toml").write_text(KEYS)
     flags = (
         f"--jobs-store={folder / 'jobs'}",
@@ -196,11 +199,35 @@ def test_a_job_expires(ann: JobClient) -> None:
     assert ann.call("GET", f"/v2/jobs/{job['id']}/result").status == 504
 
 
+def events_of(client: JobClient, job_id: str) -> list[tuple[str, Any]]:
+    """All until its end, which is awaited, by name."""
+    text = client.call("GET", f"/v2/jobs/{job_id}/events").body.decode()
+    events = [part.split("\n") for part in text.split("\n\n")[:-1] if not part.startswith(":")]
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in events]
+
+
+def test_the_responses_of_a_decoupled_model_are_lines_and_come_as_events(ann: JobClient) -> None:
+    inputs = [
+        {"name": "PROMPT", "datatype": "BYTES", "shape": [1], "data": ["the"]},
+        {"name": "MAX_TOKENS", "datatype": "INT32", "shape": [1], "data": [15]},
+    ]
+    made = ann.call("POST", "/v2/models/decoupled_tokens/jobs", {"inputs": inputs})
+    assert made.status == 202, made.body
+    named = events_of(ann, made.json["id"])
+    partial = [data for name, data in named if name == "partial"]
+    assert partial
+    assert partial[-1]["index"] == 0
+    assert named[-1][1]["state"] == "succeeded"
+    result = ann.call("GET", f"/v2/jobs/{made.json['id']}/result")
+    assert result.headers["Content-Type"] == "application/x-ndjson"
+    assert len(result.lines) == 15
+    assert result.lines[-1]["outputs"][1]["data"] == [14]
+    assert partial[-1]["response"] in result.lines
+
+
 def test_a_job_is_followed(ann: JobClient) -> None:
     job_id = ann.submit([slow_request(value, 0.3) for value in range(4)])
-    text = ann.call("GET", f"/v2/jobs/{job_id}/events").body.decode()
-    events = [part.split("\n") for part in text.split("\n\n")[:-1] if not part.startswith(":")]
-    named = [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in events]
+    named = events_of(ann, job_id)
     assert named[0][0] == "state"
     assert named[-1][1]["state"] == "succeeded"
     progress = [data["succeeded"] for name, data in named if name == "progress"]
