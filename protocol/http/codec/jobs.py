@@ -6,6 +6,7 @@ Source: RFC 7240 (`Prefer`), the IETF's draft of `Idempotency-Key`; the rest is 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -148,7 +149,35 @@ class JobList(msgspec.Struct):
         return found
 
 
-read_job_list = JsonReader(JobList).read
+class _LooseJobList(msgspec.Struct):
+    """One whose requests hold numbers that JSON has no word for."""
+
+    requests: list[Any]
+    metadata: Any = None
+    timeout: Any = None
+
+
+_LIST_READER = JsonReader(JobList)
+_LOOSE_READER = JsonReader(_LooseJobList)
+
+
+def read_job_list(body: Buffer) -> JobList:
+    """Raises InvalidArgument."""
+    try:
+        return _LIST_READER.read(body)
+    except InvalidArgument:
+        text = bytes(body)
+        if b"NaN" not in text and b"Infinity" not in text:
+            raise
+    loose = _LOOSE_READER.read(body)
+    head = {"requests": loose.requests and [0], "metadata": loose.metadata, "timeout": loose.timeout}
+    checked = _LIST_READER.read(json.dumps(head, default=str).encode())
+    checked.requests = [msgspec.Raw(json.dumps(request).encode()) for request in loose.requests[: MAX_ITEMS + 1]]
+    if len(checked.requests) > MAX_ITEMS:
+        raise InvalidArgument(f"'requests': expected at most {MAX_ITEMS}, got {len(loose.requests)}")
+    return checked
+
+
 read_listed_request = JsonReader(ListedRequest).read
 
 
