@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -55,7 +55,15 @@ class Http2Client:
     ) -> None:
         self._socket.close()
 
-    def post(self, path: str, body: bytes, *, is_grpc: bool = False, has_more: bool = False) -> int:
+    def post(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        is_grpc: bool = False,
+        has_more: bool = False,
+        more: Sequence[tuple[str, str]] = (),
+    ) -> int:
         """Send a request, or its beginning where it `has_more`; returns its stream."""
         stream = self._h2.get_next_available_stream_id()
         headers = [(":method", "POST"), (":scheme", "http"), (":authority", self._authority), (":path", path)]
@@ -63,11 +71,16 @@ class Http2Client:
             headers += [("te", "trailers"), ("content-type", "application/grpc")]
         else:
             headers += [("content-length", str(len(body)))]
-        self._h2.send_headers(stream, headers)
+        self._h2.send_headers(stream, [*headers, *more])
         self._h2.send_data(stream, body, end_stream=not has_more)
         self.responses[stream] = Response()
         self._flush()
         return stream
+
+    def reset(self, stream: int) -> None:
+        """Give a request up."""
+        self._h2.reset_stream(stream)
+        self._flush()
 
     def widen(self, stream: int) -> None:
         """Let the server send all of a response."""
