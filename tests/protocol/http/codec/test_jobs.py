@@ -77,7 +77,7 @@ def test_a_page_that_is_none(query: bytes) -> None:
 
 def test_a_page() -> None:
     page = page_of(read_query(b"state=queued,running,&model=a%20b&after=job_1&limit=7&other=1"))
-    assert (page.which.states, page.which.model) == ({JobState.QUEUED, JobState.RUNNING}, "a b")
+    assert (page.which.states, page.which.model) == (frozenset({JobState.QUEUED, JobState.RUNNING}), "a b")
     assert (page.after, page.limit) == ("job_1", 7)
     with pytest.raises(InvalidArgument, match="more than 20 fields"):
         read_query(b"a=1&" * 30)
