@@ -18,7 +18,7 @@ from protocol.http.codec.infer import InferBody, ResponseBody
 from protocol.http.openapi.console_schemas import console_schemas
 from protocol.http.openapi.job_schemas import job_schemas
 from protocol.http.openapi.openai_schemas import openai_schemas
-from protocol.server_settings import LogSettings
+from protocol.server_settings import LOG_FORMATS, LogSettings
 from protocol.shared_memory.regions import CudaRegion, SystemRegion
 
 Schema: TypeAlias = dict[str, Any]
@@ -259,7 +259,7 @@ def _written() -> dict[str, Schema]:
                 "log_warning": _BOOLEAN,
                 "log_error": _BOOLEAN,
                 "log_verbose_level": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
-                "log_format": {"type": "string", "enum": ["default", "ISO8601"]},
+                "log_format": {"type": "string", "enum": list(LOG_FORMATS)},
             },
             description="Only what is named changes.",
         ),
