@@ -81,6 +81,7 @@ def test_a_place_that_hangs_holds_up_nobody() -> None:
     writer.close(0.01)
     assert writer.lost == 100
     place.go_on.set()
+    writer._thread.join(SECONDS)  # what it says now is no other test's
 
 
 def test_lost_lines_are_told_when_it_goes_on(caplog: pytest.LogCaptureFixture) -> None:
