@@ -221,8 +221,8 @@ class ModelManager:
 
     def loads(self) -> LoadSnapshot:
         """What has become of loads, for the metrics."""
-        failing = [entry.name for entry in self.table.entries.values() if entry.has_failed]
-        return LoadSnapshot(self.table.loads, dict(self.table.load_failures), failing)
+        has_failed = ((entry.name, entry.has_failed) for entry in list(self.table.entries.values()))
+        return LoadSnapshot(self.table.loads, dict(self.table.load_failures), has_failed)
 
     async def index(self, *, ready: bool) -> list[ModelIndex]:
         """The known versions, and by name the models of the repositories that were never loaded; without these for a

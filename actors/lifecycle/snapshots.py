@@ -5,7 +5,7 @@ Flow: model table → [version snapshots] → metrics. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from actors.lifecycle.table import ModelTable
@@ -14,12 +14,12 @@ from actors.metrics.statistics import VersionSnapshot
 
 @dataclass(frozen=True, slots=True)
 class LoadSnapshot:
-    """How many versions were loaded, how many loads have failed, by the kind of the error, and the models whose last
-    load has."""
+    """How many versions were loaded, how many loads have failed, by the kind of the error, and of each model whether
+    its last load has, looked at one by one."""
 
     loads: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
-    failing: Sequence[str] = ()
+    has_failed: Iterable[tuple[str, bool]] = ()
 
 
 def version_snapshots(table: ModelTable, in_flight: Mapping[tuple[str, int], int]) -> Iterator[VersionSnapshot]:

@@ -116,7 +116,13 @@ class ModelInstances:
 
     def arena_bytes(self) -> int:
         """The memory that workers share with the server, of all instances."""
-        return sum(backend.arena_bytes() for backend in self._loaded.values())
+        found = 0
+        for name, backend in self._loaded.items():
+            try:
+                found += backend.arena_bytes()
+            except Exception:  # the metrics are worth more than one of them
+                logger.exception("model instance '%s' cannot tell what it shares with the server", name)
+        return found
 
     def queue_room(self) -> QueueRoom | None:
         """What the queues of all instances take; None where they have none with bounds."""

@@ -32,29 +32,39 @@ def build_series() -> Iterator[Series]:
 
 
 def process_series(proc: Path = PROC) -> Iterator[Series]:
-    """Each process takes a moment to look at, so there is a series without samples for each."""
+    """Each thread of each process takes a moment to look at, so there is a series without samples for each."""
     resident, server = 0, os.getpid()
     found: list[int] = []
-    to_visit = _children(server, proc)
+    to_visit = [server]
     while to_visit:
         pid = to_visit.pop()
-        found.append(pid)
-        resident += _resident(pid, proc)
-        to_visit += _children(pid, proc)
-        yield Series(_MEMORY, (), ())
+        if pid != server:
+            found.append(pid)
+            resident += _resident(pid, proc)
+        for thread in _threads(pid, proc):
+            to_visit += _started_by(thread)
+            yield Series(_MEMORY, (), ())
     for role, value in (("server", _resident(server, proc)), ("worker", resident)):
         yield Series(_MEMORY, (("role", role),), (Sample(value),))
     yield Series(_COUNT, (), (Sample(len(found)),))
 
 
-def _children(pid: int, proc: Path) -> list[int]:
-    """Those that any of its threads has started; none where the process has ended, or the system does not tell."""
+def _threads(pid: int, proc: Path) -> list[str]:
+    """Their folders; none where the process has ended."""
+    folder = f"{proc}/{pid}/task"
     try:
-        threads = os.listdir(proc / str(pid) / "task")
-        texts = [(proc / str(pid) / "task" / thread / "children").read_text() for thread in threads]
+        return [f"{folder}/{thread}" for thread in os.listdir(folder)]
     except OSError:
         return []
-    return [int(child) for text in texts for child in text.split()]
+
+
+def _started_by(thread: str) -> list[int]:
+    """The processes that a thread has started; none where it has ended, or the system does not tell."""
+    try:
+        with open(f"{thread}/children", "rb") as children:
+            return [int(child) for child in children.read().split()]
+    except OSError:
+        return []
 
 
 def _resident(pid: int, proc: Path) -> int:

@@ -64,8 +64,8 @@ def load_series(loads: LoadSnapshot) -> Iterator[Series]:
     for kind, count in {**dict.fromkeys(_KINDS, 0), **loads.failures}.items():
         yield Series(_LOAD_FAILURES, (("reason", kind),), (Sample(count),))
     yield Series(_FAILING, (), ())
-    for model in loads.failing:
-        yield Series(_FAILING, (("model", model),), (Sample(1),))
+    for model, has_failed in loads.has_failed:
+        yield Series(_FAILING, (("model", model),), (Sample(1),)) if has_failed else Series(_FAILING, (), ())
 
 
 def lag_series(lag: HistogramSnapshot) -> Iterator[Series]:
