@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 import trio
 
 from trioton.machine import PROC
-from trioton.metrics.families import Family, Sample, Series
+from trioton.metrics.families import Family, Labels, Sample, Series
 
 _BUILD = Family("trioton_build_info", "gauge", "1, with the versions that the server is made of as labels")
 _MEMORY = Family(
@@ -23,12 +24,14 @@ _COUNT = Family("trioton_worker_processes", "gauge", "Number of processes that t
 
 
 def build_series() -> Iterator[Series]:
-    labels = (
-        ("version", metadata.version("trioton")),
-        ("python", platform.python_version()),
-        ("trio", trio.__version__),
-    )
-    yield Series(_BUILD, labels, (Sample(1),))
+    yield Series(_BUILD, _build(), (Sample(1),))
+
+
+@cache
+def _build() -> Labels:
+    """Read once: the version is in a file."""
+    python = platform.python_version()
+    return (("version", metadata.version("trioton")), ("python", python), ("trio", trio.__version__))
 
 
 def process_series(proc: Path = PROC) -> Iterator[Series]:
