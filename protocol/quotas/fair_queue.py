@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Hashable, Iterator
-from functools import partial
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -70,6 +69,11 @@ class FairShares:
     def used(self, holder: Holder) -> float:
         """Over its weight, and counted from a common time."""
         return self._used.get(holder, self._level)
+
+    def counters_of(self, holders: Iterable[Holder], known: Mapping[Holder, float]) -> list[float]:
+        """What each has used, or what is `known` of it in place of that."""
+        used, level = self._used, self._level
+        return [known[each] if each in known else used.get(each, level) for each in holders]
 
     def join(self, holder: Holder) -> None:
         """One more item of the holder waits."""
@@ -192,21 +196,27 @@ class FairQueue(Generic[T]):
         used[holder] = self._after(holder, size, used)
 
     def _in_turns(self, holders: dict[Holder, dict[T, None]], used: dict[Holder, float]) -> Iterator[T]:
-        heap: list[tuple[float, int, T, Holder, Callable[[], T | None]]] = []
-
-        def put(holder: Holder, following: Callable[[], T | None]) -> None:
-            item = following()
-            if item is not None:
-                entry = self._after(holder, 0, used), self._places[item].number, item, holder, following
-                heapq.heappush(heap, entry)
-
-        for holder, members in holders.items():
-            put(holder, partial(next, iter(members), None))
+        places = self._places
+        counters = self._shares.counters_of(holders, used)
+        firsts = [next(iter(members)) for members in holders.values()]
+        # Numbers differ, so what stands behind them is never compared.
+        heap = [
+            (counter, places[item].number, holder, item)
+            for counter, holder, item in zip(counters, holders, firsts, strict=True)
+        ]
+        heapq.heapify(heap)
+        following: dict[Holder, Iterator[T]] = {}  # of those that had their turn
         while heap:
-            _, _, item, holder, following = heapq.heappop(heap)
+            _, _, holder, item = heap[0]
             yield item
-            used[holder] = self._after(holder, self._places[item].size, used)
-            put(holder, following)
+            used[holder] = self._after(holder, places[item].size, used)
+            if holder not in following:
+                following[holder] = itertools.islice(holders[holder], 1, None)
+            after = next(following[holder], None)
+            if after is None:
+                heapq.heappop(heap)
+            else:
+                heapq.heapreplace(heap, (used[holder], places[after].number, holder, after))
 
     def _after(self, holder: Holder, size: float, used: dict[Holder, float]) -> float:
         """What a holder will have used when it has got items of this size."""
