@@ -1,4 +1,4 @@
-"""Sampler: an actor that looks at all models once a second, as long as anybody looks at it.
+"""Sampler: an actor that looks at all models once a second, as long as anybody looks at it, and some seconds longer.
 
 Flow: model table and statistics → [sampler] → viewers. Owned by the console. A second's result, a `Sample`, is made
 once for all viewers; each gets the newest, so that one who reads slowly skips some and holds up nobody. The models are
@@ -29,6 +29,8 @@ INTERVAL_SECONDS = 1.0
 # How often the loop's lag is measured in between.
 LAG_SECONDS = 0.1
 SLICE_SECONDS = 0.001
+# For so long after the last viewer has left, so that one who asks again and again is told what has happened in between.
+LINGER_SECONDS = 10.0
 MOST_VIEWERS = 200
 POINTS = 900
 SERVER_SERIES = ("rate", "failures", "p50", "p99", "queue", "in_flight", "loop_lag", "memory", "budget_used")
@@ -94,6 +96,7 @@ class Sampler:
         self._rows = Rows()
         self._server = Ring(SERVER_SERIES, INTERVAL_SECONDS, POINTS)
         self._viewers = 0
+        self._until = -1.0
         self._wanted = trio.Event()
         self._changed = trio.Event()
         self._latest: Sample | None = None
@@ -125,6 +128,7 @@ class Sampler:
             yield SampleViewer(self)
         finally:
             self._viewers -= 1
+            self._until = trio.current_time() + LINGER_SECONDS
 
     async def newer_than(self, number: int) -> Sample | None:
         while not self._is_over:
@@ -145,16 +149,20 @@ class Sampler:
     async def _sample_for_ever(self) -> None:
         while True:
             self._wanted = trio.Event()
-            if not self._viewers:
+            if not self._is_wanted:
                 self._latest, self._before = None, {}
                 self._rows.rest()
                 await self._wanted.wait()
             lag, due = 0.0, trio.current_time()
-            while self._viewers:
+            while self._is_wanted:
                 with self._failures.noted("background", "the console could not be told how the models fare"):
                     await self._sample(lag)
                 due = max(due + INTERVAL_SECONDS, trio.current_time())
                 lag = await self._wait_until(due)
+
+    @property
+    def _is_wanted(self) -> bool:
+        return self._viewers > 0 or trio.current_time() < self._until
 
     async def _wait_until(self, due: float) -> float:
         """Returns the longest that the event loop was late meanwhile, in milliseconds."""

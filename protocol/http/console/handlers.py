@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 
 import msgspec
+import trio
 
 from protocol.access.categories import Category
 from protocol.access.keys import ANONYMOUS, KEY_NEEDED
@@ -31,6 +32,9 @@ FILES: Mapping[str, tuple[str, str]] = {
     "uPlot.iife.min.js": (__package__, SCRIPT),
     **PAGE_PARTS,
 }
+
+
+SNAPSHOT_SECONDS = 10.0
 
 
 async def page(request: HttpRequest) -> Reply:
@@ -85,11 +89,16 @@ async def access(request: HttpRequest, console: Console) -> object:
 
 @json_of
 async def snapshot(request: HttpRequest, console: Console) -> object:
-    """The next one; with nobody else looking its rates are still 0."""
-    with console.viewer() as viewer:
+    """The newest one; the first in a while has no rates yet.
+
+    Raises:
+        Unavailable: the server stops, or there is none within some seconds.
+    """
+    tick = None
+    with trio.move_on_after(SNAPSHOT_SECONDS), console.viewer() as viewer:
         tick = await viewer.next()
     if tick is None:
-        raise Unavailable("Server exiting")
+        raise Unavailable("there is no snapshot: the server stops, or is too busy")
     return msgspec.Raw(tick.whole)
 
 

@@ -32,7 +32,9 @@ CONSOLE_OPERATIONS: Mapping[str, Operation] = {
         failures=(503,),
     ),
     "GET /v2/console/snapshot": Operation(
-        "Rates are those of the last second, if anybody has looked at that time.", gives="Snapshot", failures=(503,)
+        "The newest one. Rates are those of the second before; the first snapshot in a while has none.",
+        gives="Snapshot",
+        failures=(503,),
     ),
     "GET /v2/console/history": Operation("What was recorded while anybody looked.", gives="History"),
     "GET /v2/console/models/{model_name}": Operation(gives="ModelDetails"),

@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.console.console import LiveConsole
-from actors.console.sampler import MOST_VIEWERS
+from actors.console.sampler import LINGER_SECONDS, MOST_VIEWERS
 from actors.core.server_core import ControlMode, CoreSettings, ServerCore
 from backends.registry import BackendRegistry
 from protocol.console.interface import Tick
@@ -74,13 +74,27 @@ async def test_nothing_is_sampled_while_nobody_looks(tmp_path: Path, autojump_cl
     async with watched(tmp_path) as (console, core, _):
         with console.viewer() as viewer:
             await viewer.next()
-        await trio.sleep(30)
+        await trio.sleep(60)
         await core.infer(request(1))
         with console.viewer() as viewer:
             found = await viewer.next()
         assert found is not None
         assert read(found.whole)["server"]["rate"] == 0
-        assert sum(value is not None for value in console.history().series["queue"]) <= 3
+        sampled = sum(value is not None for value in console.history().series["queue"])
+        assert sampled <= LINGER_SECONDS + 4
+
+
+async def test_who_asks_again_and_again_is_told_of_the_time_between(tmp_path: Path, autojump_clock: MockClock) -> None:
+    add_model(tmp_path, "m")
+    async with watched(tmp_path) as (console, core, _):
+        for seen in (0, 3):
+            with console.viewer() as viewer:
+                found = await viewer.next()
+            assert found is not None
+            assert read(found.whole)["server"]["rate"] == pytest.approx(seen)
+            for _ in range(3):
+                await core.infer(request(1))
+            await trio.sleep(1.5)
 
 
 async def test_a_version_that_is_loaded_again_is_watched_once(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -102,7 +116,7 @@ async def test_a_version_that_is_loaded_again_is_watched_once(tmp_path: Path, au
             assert found is not None
             (row,) = read(found.whole)["models"]
             assert row["p50"] is not None
-        await trio.sleep(3)
+        await trio.sleep(LINGER_SECONDS + 2)
         assert after._watched is None
         assert len(after._spreads) == 1
 
