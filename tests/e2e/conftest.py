@@ -115,7 +115,7 @@ def page(browser: Any) -> Iterator[Any]:
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda line: wrong.extend([line.text] if line.type in ("error", "warning") else []))
     page.on("request", lambda request: wrong.extend([] if "127.0.0.1" in request.url else [request.url]))
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(60_000)
     yield page
     context.close()
     assert [line for line in wrong if "Failed to load resource" not in line and not line.startswith("data:")] == []

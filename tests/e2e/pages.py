@@ -7,7 +7,9 @@ from typing import Any
 
 
 def expect(page: Any) -> Any:
-    return importlib.import_module("playwright.sync_api").expect(page)
+    made = importlib.import_module("playwright.sync_api").expect
+    made.set_options(timeout=30_000)  # milliseconds: generous, for a busy machine
+    return made(page)
 
 
 def violations(page: Any) -> list[str]:
