@@ -33,9 +33,7 @@ from actors.cache.registry import UnusableCache
 from actors.cache.response_cache import ResponseCache
 from actors.capture.capture import CannotCapture
 from actors.core.server_core import ControlMode, CoreSettings, ServerCore
-from actors.jobs.inference import InferenceExecutor
 from actors.jobs.jobs import ServerJobs
-from actors.jobs.registry import make_store
 from actors.lifecycle.table import EVICTED
 from actors.metrics.custom import CustomMetrics
 from actors.metrics.exemplars import Exemplars
@@ -68,7 +66,6 @@ from protocol.log.failure_log import FailureLog
 from protocol.media.fetcher import MediaFetcher
 from protocol.metrics_text import MetricsText
 from protocol.open_connections import OpenConnections
-from protocol.quotas.accounts import Account
 from protocol.reactor.drivers import the_poller
 from protocol.reactor.tls import CertificateError
 from protocol.responses.background import Responses
@@ -85,6 +82,7 @@ from trioton.ending import Ending, ExitTimeoutExpired
 from trioton.flags import UsageError
 from trioton.gpus import Gpus
 from trioton.in_process import Models
+from trioton.job_service import start_jobs
 from trioton.load_report import load_report
 from trioton.log.formats import VERBATIM
 from trioton.log.server_log import ServerLog, logging_to
@@ -395,24 +393,11 @@ class Server:
             raise StartError(f"cannot write the access log to '{file}': {error.strerror}; see --access-log") from None
 
     async def _start_jobs(self, keys: KeysFile | None, background: trio.Nursery) -> None:
-        """When the models are loaded: those that were interrupted go on at once."""
-        place = self.settings.jobs_store
-        if place is None:
-            return
         try:
-            store = await trio.to_thread.run_sync(make_store, place, self.settings.job_limits())
-            jobs = ServerJobs(
-                store,
-                InferenceExecutor(self.core, partial(_account, keys)),
-                max_seconds=self.settings.jobs_max_secs,
-                keep_seconds=self.settings.jobs_keep_secs,
-                most_in_flight=self.settings.jobs_max_in_flight,
-                failures=self._failures,
-            )
-            await background.start(jobs.run)
+            self._jobs = await start_jobs(self.settings, self.core, keys, self._failures, background)
         except UnusableStore as error:
             raise StartError(f"{error}; see --jobs-store") from None
-        self._jobs = self._ending.jobs = jobs
+        self._ending.jobs = self._jobs
 
     async def _start_serving(
         self, files: _Files, nursery: trio.Nursery, metrics: trio.Nursery, background: trio.Nursery
@@ -538,14 +523,6 @@ def _reason(error: OSError) -> str:
     if isinstance(error, socket.gaierror) or not error.errno:
         return error.strerror or str(error)
     return os.strerror(error.errno)
-
-
-def _account(keys: KeysFile | None, name: str) -> Account | None:
-    """That of a key; None where it is not in the file any more, or there is none."""
-    try:
-        return None if keys is None else keys.ledger.account(name)
-    except KeyError:
-        return None
 
 
 def _open_repository(stores: Stores, text: str) -> Repository:
