@@ -15,7 +15,7 @@ from typing import Any
 
 import trio
 
-from protocol.errors import Internal, Overloaded, ServerError, text_of
+from protocol.errors import Internal, InvalidArgument, Overloaded, ServerError, text_of
 from protocol.http.access import UNLOGGED, ended
 from protocol.http.body import BodyLimit
 from protocol.http.charges import ChargedWriter, charge_reply, declared_size
@@ -115,6 +115,8 @@ class HttpApp:
                 call = exchange.run(route.handler, request) if ends_with_client else route.handler(request)
                 try:
                     reply = await call
+                except RecursionError:  # only what clients send nests, and the reader of a body lets some of it through
+                    raise InvalidArgument("what the request holds nests too deeply") from None
                 finally:
                     request.end_turn()
                 if reply is not None:

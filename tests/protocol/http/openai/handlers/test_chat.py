@@ -12,6 +12,7 @@ import trio.testing
 
 from protocol.errors import Internal, InvalidArgument, Unavailable
 from protocol.http.app import HttpApp
+from protocol.http.openai.threads import LARGE_ABOVE
 from protocol.http.settings import HttpSettings, OpenAISettings
 from tests.protocol.http.asgi import Answer, Exchange, call
 from tests.protocol.http.fake_services import FakeTraceControl, make_services
@@ -56,6 +57,21 @@ async def test_a_whole_answer() -> None:
     assert (prompt_of(request), request.id) == ("hi", "chatcmpl-my-id")
     assert sampling_of(request) == {"max_tokens": 9, "temperature": 0, "logprobs": 0}
     assert request.parameters == {"add_special_tokens": False}
+
+
+async def test_a_schema_that_can_be_read_but_not_written_is_the_clients_mistake() -> None:
+    """A large body is read in a thread, which has more of the stack left than the loop."""
+    statuses = set()
+    padding = b" " * LARGE_ABOVE
+    for depth in range(860, 1001, 4):
+        schema = b'{"a":' * depth + b"1" + b"}" * depth
+        form = b'{"type": "json_schema", "json_schema": {"schema": %b}}' % schema
+        body = (
+            b'{"model": "m", "messages": [{"role": "user", "content": "hi"}], "response_format": %b}' % form + padding
+        )
+        answer = await call(make_app(ScriptedCore()), "POST", PATH, body)
+        statuses.add(answer.status)
+    assert statuses == {200, 400}
 
 
 async def test_the_bytes_of_a_stream() -> None:
