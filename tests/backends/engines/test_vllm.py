@@ -207,6 +207,18 @@ def engine_of(processes: set[int]) -> int:
     return found
 
 
+def test_the_first_prompt_may_be_a_short_one_in_bfloat16(tmp_path: Path, run_folder: Path) -> None:
+    """On a processor with AMX that was the end of vLLM's process, most of the time."""
+    short = replace(VLLM, parameters={**VLLM.parameters, "dtype": "bfloat16"})
+    short.write(tmp_path / "models" / "tiny", run_folder)
+    with ServerProcess(repository=tmp_path / "models", start_seconds=RESTART_SECONDS) as server:
+        body: dict[str, Any] = {"text_input": "", "prompt_token_ids": [5, 6, 7], "return_num_output_tokens": True}
+        body["parameters"] = {"max_tokens": 5, "ignore_eos": True}
+        first = httpx.post(url(server, "tiny", "generate"), json=body, timeout=RESTART_SECONDS)
+        assert first.status_code == 200, first.text
+        assert first.json()["num_output_tokens"] == 5
+
+
 @pytest.mark.parametrize(
     ("parameters", "text"),
     [

@@ -27,11 +27,12 @@ from typing import Any, TypeVar
 from vllm import envs
 from vllm.exceptions import VLLMClientError
 from vllm.inputs import tokens_input
+from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from .engine import Adapter, Engine, EngineInfo, EngineModel, Event, Generation, Refused, Stats
+from .engine import Adapter, Engine, EngineInfo, EngineModel, Event, Generation, Refused, Sampling, Stats
 from .vllm_adapters import KnownAdapter, VllmAdapters, spare_place
 from .vllm_arguments import engine_arguments
 from .vllm_load import VllmLoad
@@ -45,6 +46,8 @@ _ENVIRONMENT = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # see `main`
     "VLLM_V1_OUTPUT_PROC_CHUNK_SIZE": "4096",  # all of a step at once: nobody else waits for this process
 }
+
+_WARM_UP_TOKENS = 128
 
 
 class _Request:
@@ -90,6 +93,8 @@ class VllmEngine(Engine):
         [self._load] = (each for each in llm.logger_manager.stat_loggers if isinstance(each, VllmLoad))
         found = llm.model_config.get_diff_sampling_param()
         self._defaults = {name: found[name] for name in DEFAULTS if name in found}
+        if current_platform.is_cpu():
+            self._warm_up(llm.model_config.max_model_len)
         most = llm.model_config.max_logprobs
         features = {"adapter": arguments.enable_lora, "sleep": arguments.enable_sleep_mode}
         return EngineInfo(
@@ -99,6 +104,19 @@ class VllmEngine(Engine):
             sequences=llm.vllm_config.scheduler_config.max_num_seqs,
             adapters=most_adapters or arguments.max_loras if arguments.enable_lora else 0,
         )
+
+    def _warm_up(self, context: int) -> None:
+        """Generate from a long prompt. On processors with AMX, vLLM 0.32 dies by SIGILL in bfloat16 where the first
+        prompt has a few tokens only; and all that is made at the first request is there for the first client."""
+        count = max(1, min(_WARM_UP_TOKENS, context - 2))
+        self.submit(Generation(0, [0] * count, Sampling(max_tokens=1, temperature=0.0, ignore_eos=True)))
+        while self._running and self._death is None:
+            self._loop.run_forever()
+        events, self._events = self._events, []
+        if self._death is not None or events[-1].error:
+            raise RuntimeError(f"vLLM cannot generate: {self._death or events[-1].error}")
+        self.reset_prefix_cache()
+        self._load.reset()
 
     def _end_with(self, watched: Sequence[int]) -> None:
         """In a thread of its own: this process also ends when nothing runs that would notice."""

@@ -33,6 +33,10 @@ class VllmLoad(PrometheusStatLogger):  # type: ignore[misc]  # of an unknown typ
             self._counts[1] += prefixes.queries
             self._counts[2] += prefixes.hits
 
+    def reset(self) -> None:
+        """Count anew."""
+        self._counts = [0, 0, 0]
+
     def read(self) -> Stats:
         """What is known now: with several ranks their sums, and the fullest cache."""
         running, waiting, usage = 0, 0, 0.0
