@@ -6,9 +6,10 @@ own.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -93,23 +94,48 @@ def grpc(server: ServerProcess) -> Iterator[Client]:
         yield made
 
 
+class Browser:
+    """Chromium. Playwright runs an event loop of its own within the thread of the tests, in which asyncio would then
+    let nobody else run one: it counts as running only while a test of a page does."""
+
+    def __init__(self, chromium: Any) -> None:
+        self.chromium = chromium
+        self._loop = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+
+    @contextmanager
+    def in_use(self) -> Iterator[Any]:
+        asyncio._set_running_loop(self._loop)
+        try:
+            yield self.chromium
+        finally:
+            asyncio._set_running_loop(None)
+
+
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def browser() -> Iterator[Browser]:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+    started = playwright.sync_playwright().start()
+    browser = Browser(started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]))
+    yield browser
+    with browser.in_use() as chromium:
+        chromium.close()
+        started.stop()
 
 
 @pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
+def page(browser: Browser) -> Iterator[Any]:
     """A page of a context of its own. Errors of its scripts, breaches of its policy, and calls of other hosts fail the
     test; what the server refuses does not."""
-    context = browser.new_context(viewport=WINDOW, reduced_motion="reduce")
+    with browser.in_use() as chromium:
+        yield from _page(chromium)
+
+
+def _page(chromium: Any) -> Iterator[Any]:
+    context = chromium.new_context(viewport=WINDOW, reduced_motion="reduce")
     page = context.new_page()
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))

@@ -124,7 +124,7 @@ def call(
 
 def error(answer: tuple[int, bytes]) -> tuple[int, str]:
     status, body = answer
-    assert list(json.loads(body)) == ["error"]
+    assert list(json.loads(body)) == ["error", "request_id"]
     return status, str(json.loads(body)["error"])
 
 

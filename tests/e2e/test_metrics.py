@@ -101,7 +101,8 @@ def test_groups_of_metrics_are_switched_by_flags(summing: ServerProcess) -> None
     assert 0 < median["nv_inference_request_summary_us"] <= upper["nv_inference_request_summary_us"]
     assert values(summing, "add_sub")["nv_inference_request_summary_us_count"] == 3
     text = scrape(summing)
-    assert "histogram" not in text
+    assert "nv_inference_first_response_histogram" not in text
+    assert "_histogram_" not in text
     assert "nv_cpu" not in text
     assert "nv_gpu" not in text
     assert "GPU metrics" not in summing.log

@@ -100,7 +100,8 @@ class Stream(StreamIterator[Any]):
         self.failure: Exception | None = None
         self.bytes_in = self.bytes_out = 0
         self.started_ns = time.monotonic_ns()
-        self.origin = CallOrigin(ids, head.client, partial(key_name, self.header))
+        # By the head alone: a cycle would keep the response until it is collected.
+        self.origin = CallOrigin(ids, head.client, partial(key_name, partial(_value_in, head.headers)))
         self.account: Account | None = None
         self.offer: Callable[[memoryview, int], bool] | None = None
         self.on_close: Callable[[], None] | None = None
@@ -122,11 +123,7 @@ class Stream(StreamIterator[Any]):
 
     def header(self, name: str) -> str | None:
         """The first value of a header by its name in lower case; None where the call has none."""
-        wanted = name.encode("utf-8", "surrogatepass")
-        for key, value in self._headers:
-            if key == wanted:
-                return value.decode("latin-1")
-        return None
+        return _value_in(self._headers, name)
 
     def forwardable_headers(self) -> list[tuple[str, str]]:
         """The client's metadata as it was sent (binary values in base64), without what gRPC itself uses."""
@@ -335,3 +332,11 @@ class Stream(StreamIterator[Any]):
         if self._response_encoding is None:
             return RESPONSE_HEADERS
         return (*RESPONSE_HEADERS, (b"grpc-encoding", self._response_encoding.encode()))
+
+
+def _value_in(headers: Sequence[Header], name: str) -> str | None:
+    wanted = name.encode("utf-8", "surrogatepass")
+    for key, value in headers:
+        if key == wanted:
+            return value.decode("latin-1")
+    return None

@@ -38,6 +38,7 @@ async def test_whole_answers_and_streams(tmp_path: Path) -> None:
             await served.core.infer_stream(request, drop)
             found = trace.attributes
             assert found.pop("gen_ai.usage.input_tokens") > 1
+            assert (found.pop("trioton.instance"), found.pop("trioton.batch_size")) == ("m_0", 1)
             assert found == {
                 "gen_ai.operation.name": "text_completion",
                 "gen_ai.provider.name": "trioton",
