@@ -7,6 +7,7 @@ way, or given up by its handle, is dropped wherever it is.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -17,6 +18,21 @@ from protocol.text.model import TextModel
 
 Respond: TypeAlias = Callable[[InferenceResponse], Awaitable[None]]
 """Takes one response of a stream; awaited before the next one is given, so a slow reader slows its model down."""
+
+
+class RespondsAtOnce(abc.ABC):
+    """A `Respond` that can take responses between its calls too, without a task switch: what one costs otherwise is
+    much of what a token costs. Whoever stands between the model and the caller hides it by a `Respond` of its own."""
+
+    @abc.abstractmethod
+    async def __call__(self, response: InferenceResponse) -> None:
+        """As `Respond`."""
+
+    @abc.abstractmethod
+    def respond_at_once(self, response: InferenceResponse) -> bool:
+        """Take a response, as a call does; False where it must be awaited, and nothing was taken. It is asked only
+        while no call is under way, and no response waits for one. Runs in the model's task: what it raises is as
+        False, and the call that follows is to raise it for its caller to see."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ open when the instance stops. `send` waits for a slow caller; cancelled, its res
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from actors.metrics.response_statistics import ResponseStatistics
 from backends.interface import NotBegun, Rescheduled
 from protocol.errors import ServerError, Unavailable
 from protocol.messages import InferenceResponse
+
+logger = logging.getLogger("trioton.model_instance")
 
 # Responses that wait for a slow client before its model does; fewer where they are large (`waiting_responses`).
 BUFFERED_RESPONSES = 64
@@ -91,9 +94,17 @@ class ResponseStream:
 
     def _put(self, response: InferenceResponse) -> bool:
         """False where there is no room for it."""
-        waiting = self.item.waiting
-        if waiting is not None and not waiting.put(response):
-            return False
+        item = self.item
+        waiting = item.waiting
+        if waiting is not None:
+            if item.respond_at_once is not None and waiting.is_idle:
+                try:
+                    if item.respond_at_once(response):
+                        return True
+                except Exception as error:
+                    logger.debug("a response is handed over again, to fail where its caller sees it", exc_info=error)
+            if not waiting.put(response):
+                return False
         try:
             self.item.stream.send_nowait(response)
         except trio.WouldBlock:

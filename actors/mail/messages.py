@@ -31,7 +31,9 @@ class QueuedRequest(msgspec.Struct, eq=False):
     request, and is notified when its caller gives up. `response_count` is how many responses a stream has had so far.
     `take_states` takes from each response of a stream what is for the scheduler; an error that it returns ends the
     stream. `is_for_nobody` marks a padding row of a batch. `waiting` counts the responses of a stream that its caller
-    has not taken. `expected_seconds` of compute time were charged to its key when it was taken from a queue in turns.
+    has not taken; while there are none `respond_at_once` may take one past the reply channel, as that of
+    `protocol.core.RespondsAtOnce`. `expected_seconds` of compute time were charged to its key when it was taken from a
+    queue in turns.
     """
 
     request: InferenceRequest
@@ -47,6 +49,7 @@ class QueuedRequest(msgspec.Struct, eq=False):
     take_states: Callable[[InferenceResponse], ServerError | None] | None = None
     is_for_nobody: bool = False
     waiting: WaitingResponses | None = None
+    respond_at_once: Callable[[InferenceResponse], bool] | None = None
     expected_seconds: float = 0.0
 
     @property

@@ -35,6 +35,11 @@ class WaitingResponses:
         self._memory.give(sum(self._sizes))  # whoever waits for room is woken, too
         self._sizes.clear()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the caller is there, and none waits for it or is being passed on."""
+        return not (self._sizes or self._is_over)
+
     def put(self, response: InferenceResponse) -> bool:
         """Whether there is room for one more, which counts from then on; after the end there always is."""
         if self._is_over:

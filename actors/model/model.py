@@ -36,7 +36,7 @@ from actors.scheduling.scheduler import Scheduler
 from actors.scheduling.sequence.batcher import SequenceBatcher, sequence_batcher
 from actors.tracing.stamps import QUEUE_START, REQUEST_START, TENSOR_BACKEND_OUTPUT, TENSOR_QUEUE_INPUT
 from backends.interface import Backend, InstanceSpec, ModelSource
-from protocol.core import MemoryUsage, QueueRoom, ReplyChannel, Respond
+from protocol.core import MemoryUsage, QueueRoom, ReplyChannel, Respond, RespondsAtOnce
 from protocol.errors import ServerError, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
@@ -215,6 +215,8 @@ class Model(RunningVersion):
         waiting = WaitingResponses(request.response_memory)
         submission = self._queue(request, reply, waiting=waiting)
         with waiting, submission as item, answers:
+            if isinstance(respond, RespondsAtOnce) and item.turn is None and request.trace is None:
+                item.respond_at_once = respond.respond_at_once
             if item.turn is not None:
                 await item.turn.wait()
                 for response in item.turn.held:

@@ -45,5 +45,11 @@ class ChargedWriter:
         self._charge.settle(Unit.BYTES, len(data))
         await self._writer.send(data)
 
+    def send_at_once(self, data: bytes) -> bool:
+        if not self._writer.send_at_once(data):
+            return False
+        self._charge.settle(Unit.BYTES, len(data))
+        return True
+
     async def end(self) -> None:
         await self._writer.end()

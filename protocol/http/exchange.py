@@ -42,6 +42,10 @@ class BodyWriter(Protocol):
     async def send(self, data: bytes) -> None:
         """Send a piece of the body, and wait while the client reads slowly."""
 
+    def send_at_once(self, data: bytes) -> bool:
+        """Send a piece of the body after `start`, without waiting; False where that cannot be, and nothing was sent.
+        What the kernel does not take any more goes before the next piece."""
+
     async def end(self) -> None:
         """The body is complete. Without this call the client sees that it was cut off."""
 

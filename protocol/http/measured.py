@@ -85,6 +85,12 @@ class MeasuredExchange:
         await self._exchange.send(data)
         self.bytes_out += len(data)
 
+    def send_at_once(self, data: bytes) -> bool:
+        if not self._exchange.send_at_once(data):
+            return False
+        self.bytes_out += len(data)
+        return True
+
     async def end(self) -> None:
         await self._exchange.end()
         self.is_complete = True

@@ -6,14 +6,16 @@ Both serve models of any kind, decoupled ones as well. Source: reference section
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import trio
 
+from protocol.core import RespondsAtOnce
 from protocol.errors import Internal, InvalidArgument, ServerError, text_of
 from protocol.http.codec.generate import decode_generate_request, encode_generate_response
 from protocol.http.errors import error_reply
-from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
+from protocol.http.exchange import JSON_IN_THREAD_ABOVE, BodyWriter, HttpRequest
 from protocol.http.handlers.failed_request import describe
 from protocol.http.handlers.load_report import load_report_headers
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
@@ -59,15 +61,9 @@ async def generate_stream(request: HttpRequest) -> Reply | None:
             request.trace.stamp("HTTP_SEND_START")
         await writer.start(status, (*EVENT_STREAM, (REQUEST_ID, request.request_id), *_load_report(request)))
 
-    async def send(response: InferenceResponse) -> None:
-        event = _event(encode_generate_response(response))
-        if not writer.has_started:
-            await begin()
-        await writer.send(event)
-
     inference = await decode(request)
     try:
-        await request.core.infer_stream(inference, send)
+        await request.core.infer_stream(inference, _EventSender(writer, begin))
     except Exception as exc:
         error = _told(exc, request)
         if not writer.has_started:
@@ -79,6 +75,25 @@ async def generate_stream(request: HttpRequest) -> Reply | None:
     if request.trace is not None:
         request.trace.stamp("HTTP_SEND_END")
     return None
+
+
+class _EventSender(RespondsAtOnce):
+    """Sends an event for each response, after what `begin` sends. In between, none need be awaited."""
+
+    def __init__(self, writer: BodyWriter, begin: Callable[[], Awaitable[None]]) -> None:
+        self._writer = writer
+        self._begin = begin
+
+    async def __call__(self, response: InferenceResponse) -> None:
+        event = _event(encode_generate_response(response))
+        if not self._writer.has_started:
+            await self._begin()
+        await self._writer.send(event)
+
+    def respond_at_once(self, response: InferenceResponse) -> bool:
+        if response.is_final or not self._writer.has_started:
+            return False
+        return self._writer.send_at_once(_event(encode_generate_response(response)))
 
 
 async def decode(request: HttpRequest) -> InferenceRequest:

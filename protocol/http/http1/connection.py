@@ -72,6 +72,7 @@ class Http1:
         self._is_reading_ahead = False
         self._has_read_ahead = Wakeup()
         self._is_sending = False  # a part of a response
+        self._unsent = b""  # of a piece that was sent at once
         self._probing: trio.Event | None = None  # set when a probe of a half-closed client is out
 
     async def run(self) -> ChangeToHttp2 | None:
@@ -301,8 +302,25 @@ class Http1:
             await self._probing.wait()
         return self.protocol.state is not State.CLOSED
 
+    def send_chunk_at_once(self, data: bytes) -> bool:
+        if self._is_sending or self._probing is not None or not self._is_open:
+            return False
+        chunk = self.protocol.frame(data)
+        sent = self.wire.send_at_once((chunk,))
+        if sent == 0:
+            return False
+        if sent < len(chunk):
+            self._unsent = chunk[sent:]
+            self._is_sending = True  # until the next piece: nothing else comes in between
+        return True
+
     async def send(self, data: Buffer) -> None:
         self._is_sending = True
+        if self._unsent:
+            data, self._unsent = b"".join((self._unsent, data)), b""
+        if not data:
+            self._is_sending = False
+            return
         if self._is_open and not await self.wire.send(data, self.limits.send_timeout, self._note_deaf):
             self._lose()  # part of a message may be out, and nothing can follow it
         self._is_sending = False

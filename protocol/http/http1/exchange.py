@@ -43,6 +43,9 @@ class Connection(Protocol):
 
     async def send(self, data: Buffer) -> None: ...
 
+    def send_chunk_at_once(self, data: bytes) -> bool:
+        """As `BodyWriter.send_at_once`."""
+
     async def send_parts(self, parts: Sequence[Buffer]) -> None:
         """As `send`, from several places in memory."""
 
@@ -127,8 +130,10 @@ class Http1Exchange:
         if data and await self._connection.may_send():
             await self._connection.send(self._protocol.frame(data))
 
+    def send_at_once(self, data: bytes) -> bool:
+        return self._connection.send_chunk_at_once(data)
+
     async def end(self) -> None:
         if await self._connection.may_send():
-            if end := self._protocol.end_of_body():
-                await self._connection.send(end)
+            await self._connection.send(self._protocol.end_of_body())
             self._connection.end_response()

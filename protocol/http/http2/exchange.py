@@ -146,6 +146,9 @@ class Http2Exchange:
         if data:
             await self._owner.out.send_piece(self.id, (data,))
 
+    def send_at_once(self, data: bytes) -> bool:
+        return False
+
     async def end(self) -> None:
         await self._owner.out.send_piece(self.id, (), end_stream=True)
         self.is_complete = True

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import trio
 
-from protocol.core import Respond
+from protocol.core import Respond, RespondsAtOnce
 from protocol.http.openai.codec.tensors import TextPart, decode_text_response
 from protocol.http.openai.observation import observed_run
 from protocol.messages import InferenceRequest, InferenceResponse
@@ -33,11 +33,16 @@ class Receiver(Protocol):
         """The next piece; returns whether more is wanted. Awaited before the model gives another one."""
         ...
 
+    def take_at_once(self, part: TextPart) -> bool:
+        """Take a piece in the middle of a text, after which more is wanted, without waiting; False where that cannot
+        be, and nothing was taken."""
+        ...
+
     async def end(self) -> None:
         """The model has ended."""
 
 
-class _Inference:
+class _Inference(RespondsAtOnce):
     """One inference, from its request to its receiver. Given up, it cancels the model, but no receiver that is sending:
     half an event would spoil all that follows."""
 
@@ -54,11 +59,16 @@ class _Inference:
     async def run(self) -> None:
         """Returns at the end of the model, or when no more is wanted."""
         with self._scope:
-            await self._core.infer_stream(self._request, self._respond)
+            await self._core.infer_stream(self._request, self)
         if not self._is_given_up:
             await self._receiver.end()
 
-    async def _respond(self, response: InferenceResponse) -> None:
+    def respond_at_once(self, response: InferenceResponse) -> bool:
+        if response.is_final or self._is_given_up or self._names.accumulates:
+            return False
+        return self._receiver.take_at_once(decode_text_response(response, self._names))
+
+    async def __call__(self, response: InferenceResponse) -> None:
         part = decode_text_response(response, self._names)
         if self._request.gen_ai is not None:
             self._request.gen_ai.first_token()

@@ -146,6 +146,10 @@ class FakeWriter:
     async def send(self, data: bytes) -> None:
         self.body += data
 
+    def send_at_once(self, data: bytes) -> bool:
+        self.body += data
+        return True
+
     async def end(self) -> None:
         self.ended = True
 

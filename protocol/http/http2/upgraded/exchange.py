@@ -133,6 +133,9 @@ class AsgiExchange:
     async def send(self, data: bytes) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
+    def send_at_once(self, data: bytes) -> bool:
+        return False
+
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -99,6 +99,9 @@ class ChatChoice:
         self.has_calls = self.has_calls or any(isinstance(delta, ToolCallStart) for delta in deltas)
         return deltas
 
+    def take_at_once(self, part: TextPart) -> bool:
+        return False
+
     async def show(self, deltas: Sequence[Delta]) -> None:
         """Those that one response of the model has made, none at times; with the last ones, `has_ended` is true."""
         raise NotImplementedError

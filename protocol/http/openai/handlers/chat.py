@@ -102,6 +102,14 @@ class _StreamedChoice(ChatChoice):
             return True
         return await super().take(part)
 
+    def take_at_once(self, part: TextPart) -> bool:
+        if not self._is_plain or part.finish_reason or self.has_ended or self._waiting:
+            return False
+        if part.text and not self._events.send_at_once(self._chunks.content(part.text)):
+            return False
+        self.text.take(part)
+        return True
+
     async def show(self, deltas: Sequence[Delta]) -> None:
         data, self._waiting = self._waiting, b""
         if deltas or self.has_ended:

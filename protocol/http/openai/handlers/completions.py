@@ -120,6 +120,9 @@ class _WholeChoice:
             self._entries += part.logprobs or ()
         return not self._text.is_stopped
 
+    def take_at_once(self, part: TextPart) -> bool:
+        return False
+
     async def end(self) -> None:
         if not self._text.finish_reason:
             self._parts.append(self._text.end())
@@ -163,6 +166,15 @@ class _StreamedChoice:
         self._entries += part.logprobs or ()
         await self._show(text)
         return not self._text.is_stopped
+
+    def take_at_once(self, part: TextPart) -> bool:
+        text = self._text
+        if not (self._is_plain and text.is_plain) or part.finish_reason or text.finish_reason or self._waiting:
+            return False
+        if part.text and not self._events.send_at_once(self._chunks.content(part.text)):
+            return False
+        text.take(part)
+        return True
 
     async def end(self) -> None:
         if not self._text.finish_reason:

@@ -98,6 +98,13 @@ class EventStream:
             if self._waiting.waiting:
                 self._waiting.wake_one()
 
+    def send_at_once(self, data: bytes) -> bool:
+        """Send events after the first ones, without waiting; False where that cannot be, and nothing was sent."""
+        if self._is_sending or self.is_cut or not self._has_started or not self._writer.send_at_once(data):
+            return False
+        self._sent += 1
+        return True
+
     async def keep_alive(self, seconds: float) -> None:
         """Send a comment whenever no event was sent for so long, until `stop`: proxies cut silent connections."""
         while not self._is_over:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -411,9 +411,11 @@ async def test_a_client_that_leaves_behind_pipelined_requests(serve: Serve) -> N
 
 
 class OneReader:
-    """A wire on which one task reads at a time, as on a socket; there is nothing but what is put into `incoming`."""
+    """A wire on which one task reads at a time, as on a socket; there is nothing but what is put into `incoming`. Of
+    what is sent at once it takes `room` bytes."""
 
     def __init__(self) -> None:
+        self.room = 0
         self.to_wire, self.incoming = trio.open_memory_channel[bytes](10)
         self.sent = b""
         self.readers = 0
@@ -430,6 +432,55 @@ class OneReader:
     async def send(self, data: bytes, pause_seconds: float, on_pause: Callable[[], None]) -> bool:
         self.sent += data
         return True
+
+    def send_at_once(self, parts: Sequence[bytes]) -> int:
+        taken = b"".join(parts)[: self.room]
+        self.sent += taken
+        self.room -= len(taken)
+        return len(taken)
+
+
+async def test_pieces_that_are_sent_at_once(nursery: trio.Nursery) -> None:
+    """What the kernel does not take of one goes before the next, whatever that is; nothing is sent in between."""
+    wire = OneReader()
+    taken: list[bool] = []
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.start(200, ())
+        await exchange.send(b"first")
+        for room, piece in ((0, b"none"), (100, b"whole"), (4, b"part"), (100, b"behind a part")):
+            wire.room = room
+            taken.append(exchange.send_at_once(piece))
+        await exchange.send(b"next")
+        wire.room = 1
+        taken.append(exchange.send_at_once(b"last"))
+        await exchange.end()
+
+    http1 = Http1(answer, cast(Wire, wire), ConnectionLimits(), lambda limit: None, DateHeader())
+    nursery.start_soon(http1.run)
+    for number in range(1, 3):
+        wire.to_wire.send_nowait(head("/", method="GET"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert wire.sent.count(chunked(b"first", b"whole", b"part", b"next", b"last")) == number
+    assert taken == [False, True, True, False, True] * 2
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_part_that_was_sent_at_once_is_completed_where_nothing_ends_the_body(nursery: trio.Nursery) -> None:
+    wire = OneReader()
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.start(200, ())
+        wire.room = 2
+        assert exchange.send_at_once(b"last")
+        await exchange.end()
+
+    http1 = Http1(answer, cast(Wire, wire), ConnectionLimits(), lambda limit: None, DateHeader())
+    nursery.start_soon(http1.run)
+    wire.to_wire.send_nowait(head("/", method="GET", version="1.0"))
+    await trio.testing.wait_all_tasks_blocked()
+    assert wire.sent.endswith(b"\r\n\r\nlast")
+    nursery.cancel_scope.cancel()
 
 
 async def test_a_request_that_ends_when_its_client_is_to_be_watched(nursery: trio.Nursery) -> None:

@@ -12,9 +12,10 @@ from protocol.http.reply import Headers
 
 
 class Writer:
-    """Takes a second for each piece, and fails where two are sent at once."""
+    """Takes a second for each piece, and fails where two are sent at once; takes pieces `at_once` or not."""
 
-    def __init__(self, seconds: float = 1) -> None:
+    def __init__(self, seconds: float = 1, *, at_once: bool = True) -> None:
+        self.at_once = at_once
         self.has_started = False
         self.sent: list[bytes] = []
         self._seconds = seconds
@@ -33,6 +34,13 @@ class Writer:
         finally:
             self._is_busy = False
         self.sent.append(data)
+
+    def send_at_once(self, data: bytes) -> bool:
+        assert self.has_started
+        assert not self._is_busy
+        if self.at_once:
+            self.sent.append(data)
+        return self.at_once
 
     async def end(self) -> None:
         self.sent.append(b"end")
@@ -58,6 +66,30 @@ async def test_nothing_follows_an_event_that_was_cut(autojump_clock: trio.testin
     await events.send(b"never")
     await events.end()
     assert (events.is_cut, writer.sent) == (True, [b"200"])
+
+
+async def test_events_are_sent_at_once_between_two_that_wait(autojump_clock: trio.testing.MockClock) -> None:
+    writer = Writer(seconds=5)
+    events = EventStream(writer, ())
+    assert not events.send_at_once(b"before the head")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(events.send, b"first")
+        await trio.testing.wait_all_tasks_blocked()
+        assert not events.send_at_once(b"into the first")
+    assert events.send_at_once(b"second")
+    writer.at_once = False
+    assert not events.send_at_once(b"no room")
+    await events.end()
+    assert writer.sent == [b"200", b"first", b"second", b"end"]
+
+
+async def test_nothing_is_sent_at_once_behind_an_event_that_was_cut(autojump_clock: trio.testing.MockClock) -> None:
+    writer = Writer(seconds=5)
+    events = EventStream(writer, ())
+    with trio.move_on_after(1):
+        await events.send(b"cut")
+    assert not events.send_at_once(b"never")
+    assert writer.sent == [b"200"]
 
 
 async def test_a_comment_that_is_being_sent_is_sent_whole(autojump_clock: trio.testing.MockClock) -> None:
