@@ -148,7 +148,7 @@ class MetricsFlags:
         group=METRICS,
         metavar="<setting>=<value>",
         help="counter_latencies (on), histogram_latencies (where absent: of a model's requests one with few buckets; "
-        "true: six with many) and summary_latencies (off): whether these groups of metrics are shown. "
+        "true: six with many, and batch sizes) and summary_latencies (off): whether these groups of metrics are shown. "
         "summary_quantiles=<quantile>:<error>,… : those of the summaries, 0.5, 0.9, 0.95, 0.99 and 0.999 where absent. "
         "May be given several times.",
     )

@@ -42,7 +42,7 @@ def version_snapshots(table: ModelTable, in_flight: Mapping[tuple[str, int], int
             gpu=model.gpu,
             routed=model.routed(),
             in_flight=sum(in_flight.get((name, model.version), 0) for name in {entry.name, model.name}),
-            max_batch_size=model.config.max_batch_size,
+            batch_size_bounds=model.statistics.batch_size_bounds,
             instances=model.instance_states(),
             restarts=model.restarts,
             arena_bytes=model.arena_bytes(),

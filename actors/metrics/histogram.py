@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 DURATION_BOUNDS_US = (
     50.0, 100.0, 250.0, 500.0, 1e3, 2.5e3, 5e3, 1e4, 2.5e4, 5e4, 1e5, 2.5e5, 5e5, 1e6, 2.5e6, 5e6, 1e7,
 )  # fmt: skip
-# Those of the only histogram that is shown where nothing is said of them: a thousand models are scraped whole.
-FEW_DURATION_BOUNDS_US = (1e3, 5e3, 2.5e4, 1e5, 1e6)
+# Those of the only histogram that is shown where nothing is said of them: with more, what is there of a dynamic batcher
+# by default would not fit into 2 kB.
+FEW_DURATION_BOUNDS_US = (1e4, 1e5, 1e6)
 # Triton's bounds of nv_inference_first_response_histogram_ms.
 FIRST_RESPONSE_BOUNDS_MS = (100.0, 500.0, 2000.0, 5000.0)
 

@@ -42,6 +42,7 @@ HISTOGRAMS: Mapping[str, tuple[str, Sequence[float]]] = {
     "compute_output": ("nv_inference_compute_output_duration_histogram_us", DURATION_BOUNDS_US),
     "first_response": ("nv_inference_first_response_histogram_ms", FIRST_RESPONSE_BOUNDS_MS),
 }
+BATCH_SIZES = "trioton_batch_size"
 
 
 class HistogramDetail(enum.Enum):
@@ -179,13 +180,27 @@ def latency_histograms(config: ModelConfig, detail: HistogramDetail = HistogramD
     """The histograms of a model, with the bounds that its `model_metrics` give, if it is to have any."""
     if detail is HistogramDetail.NONE:
         return None
-    given = {
-        control.metric_identifier.family: control.histogram_options.buckets
-        for control in (config.model_metrics.metric_control if config.model_metrics is not None else ())
-        if control.metric_identifier is not None and control.histogram_options is not None
-    }
+    given = _given_bounds(config)
     bounds = {name: bounds for name, (_, bounds) in HISTOGRAMS.items()}
     if detail is HistogramDetail.FEW:
         bounds = {"request": FEW_DURATION_BOUNDS_US}
     bounds |= {name: given[family] for name, (family, _) in HISTOGRAMS.items() if family in given}
     return LatencyHistograms(**{name: Histogram(of_one) for name, of_one in bounds.items()})
+
+
+def batch_size_bounds(config: ModelConfig, detail: HistogramDetail) -> Sequence[float]:
+    """Those of the histogram of batch sizes, where it is to be shown: of `model_metrics`, or powers of two below the
+    largest size."""
+    given = _given_bounds(config).get(BATCH_SIZES)
+    if detail is HistogramDetail.NONE or (given is None and detail is HistogramDetail.FEW):
+        return ()
+    return given or [float(2**power) for power in range((config.max_batch_size - 1).bit_length())]
+
+
+def _given_bounds(config: ModelConfig) -> Mapping[str, Sequence[float]]:
+    """By the names of metrics, as the configuration gives them."""
+    return {
+        control.metric_identifier.family: control.histogram_options.buckets
+        for control in (config.model_metrics.metric_control if config.model_metrics is not None else ())
+        if control.metric_identifier is not None and control.histogram_options is not None
+    }

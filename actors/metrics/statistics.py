@@ -71,7 +71,8 @@ class VersionSnapshot:
     has_cache: bool = False
     namespace: str = ""
     gpu: int | None = None  # where all of its instances are on one
-    max_batch_size: int = 0
+    # Of the histogram of batch sizes; empty where it is not shown.
+    batch_size_bounds: Sequence[float] = ()
     in_flight: int = 0
     # By state; empty where there are none.
     instances: Mapping[str, int] = field(default_factory=dict)
@@ -117,6 +118,7 @@ class VersionStatistics:
     histograms: LatencyHistograms | None = field(default_factory=all_histograms)
     summaries: LatencySummaries | None = None
     has_cache: bool = False
+    batch_size_bounds: Sequence[float] = ()
     # Batches by why they went; empty where nothing is batched.
     flushes: Counter[FlushReason] = field(default_factory=Counter)
     responses: ResponseStatistics = field(default_factory=ResponseStatistics)

@@ -13,7 +13,7 @@ import trio
 
 from actors.cache.response_cache import VersionCache
 from actors.mail.messages import StoppedAccepting, stopped_accepting
-from actors.metrics.latencies import HistogramDetail, LatencySummaries, latency_histograms
+from actors.metrics.latencies import HistogramDetail, LatencySummaries, batch_size_bounds, latency_histograms
 from actors.metrics.statistics import VersionStatistics
 from actors.model.deadline import within_timeout
 from actors.model.deferred import DeferredRequests
@@ -53,6 +53,7 @@ class ModelVersion(abc.ABC):
         self.statistics = VersionStatistics(
             histograms=latency_histograms(config, histograms),
             summaries=LatencySummaries(summary_quantiles) if summary_quantiles else None,
+            batch_size_bounds=batch_size_bounds(config, histograms),
         )
         self.is_evicted = False
         self.predecessor: Servable | None = None

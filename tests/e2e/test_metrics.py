@@ -40,7 +40,7 @@ def test_counters_rise_with_the_work(server: ServerProcess, client: Client) -> N
     for _ in range(5):
         client.infer("add_sub", add_sub_inputs(2), model_version="1")
     after = values(server, "add_sub", version="1", _team="e2e")
-    rise = {name: after[name] - before[name] for name in after}
+    rise = {name: after[name] - before[name] for name in before}
     assert rise["nv_inference_request_success"] == 5
     assert rise["nv_inference_count"] == 10
     assert rise["nv_inference_exec_count"] == 5

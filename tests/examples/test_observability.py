@@ -49,6 +49,9 @@ max_batch_size: 2
 dynamic_batching { default_queue_policy { max_queue_size: 2 } }
 input { name: "IN" data_type: TYPE_FP32 dims: -1 }
 output { name: "OUT" data_type: TYPE_FP32 dims: -1 }
+model_metrics { metric_control {
+  metric_identifier { family: "trioton_batch_size" } histogram_options { buckets: [ 1, 2 ] }
+} }
 """
 BOARDS = sorted(FOLDER.glob("board-*.json"))
 

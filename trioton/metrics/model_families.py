@@ -87,7 +87,7 @@ MODEL_METRICS: tuple[ModelMetric, ...] = (
     ),
     ModelMetric(
         Family("nv_model_load_duration_secs", "gauge", "Model load time in seconds"),
-        lambda s: s.load_seconds,
+        lambda s: round(s.load_seconds, 6),
     ),
 )
 

@@ -71,20 +71,20 @@ def _of_instances(snapshot: VersionSnapshot, labels: Labels) -> Iterator[Series]
 
 
 def _batch_sizes(snapshot: VersionSnapshot) -> list[Sample]:
-    """By powers of two below the size that a batch may have."""
     counts = {batch.batch_size: batch.compute_infer.count for batch in snapshot.statistics.batch_stats}
-    bounds = [2**power for power in range((snapshot.max_batch_size - 1).bit_length())]
+    bounds = snapshot.batch_size_bounds
     cumulative = [sum(count for size, count in counts.items() if size <= bound) for bound in bounds]
     total = sum(size * count for size, count in counts.items())
-    return histogram_samples(list(map(float, bounds)), [*cumulative, sum(counts.values())], total)
+    return histogram_samples(bounds, [*cumulative, sum(counts.values())], total)
 
 
 def _of_some(snapshot: VersionSnapshot, labels: Labels) -> Iterator[Series]:
-    """What only some models have."""
+    """What only some models have. Of the reasons of batches those that have occurred."""
     if snapshot.flushes:
-        counts = [Sample(count, labels=(("reason", reason),)) for reason, count in snapshot.flushes.items()]
+        counts = [Sample(count, labels=(("reason", reason),)) for reason, count in snapshot.flushes.items() if count]
         yield Series(FLUSHES, labels, counts)
-        yield Series(BATCH_SIZES, labels, _batch_sizes(snapshot))
+        if snapshot.batch_size_bounds:
+            yield Series(BATCH_SIZES, labels, _batch_sizes(snapshot))
     if snapshot.routed:
         routed = [
             Sample(count, labels=(("target", target), ("target_version", version), ("role", role)))
@@ -99,7 +99,7 @@ def _of_some(snapshot: VersionSnapshot, labels: Labels) -> Iterator[Series]:
 def _distributions(snapshot: VersionSnapshot, labels: Labels, exemplars: Exemplars) -> Iterator[Series]:
     for key, histogram in snapshot.histograms.items():
         traced = exemplars.of(snapshot.model, snapshot.version, histogram.bounds) if key == "request" else ()
-        samples = histogram_samples(histogram.bounds, histogram.cumulative, histogram.total, traced)
+        samples = histogram_samples(histogram.bounds, histogram.cumulative, round(histogram.total, 3), traced)
         yield Series(HISTOGRAMS[key], labels, samples)
     for key, summary in snapshot.summaries.items():
         if key in (NOT_CACHED if snapshot.has_cache else ONLY_CACHED):

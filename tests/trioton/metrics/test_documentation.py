@@ -56,6 +56,7 @@ async def test_the_page_has_every_metric(nursery: trio.Nursery) -> None:
         histograms=statistics.histograms.frozen(),
         summaries=statistics.summaries.frozen(),
         flushes={"full": 1},
+        batch_size_bounds=(1.0,),
         instances={"ready": 1},
         arena_bytes=1,
         routed=[("other", "1", "primary", 1)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from tests.e2e.client import Client
 from tests.e2e.server_process import TIMEOUT_SECONDS, ServerProcess
 from tests.trioton.metrics.texts import text_of
 from tests.trioton.test_server import settings
+from trioton.metrics_flags import metric_setting
 from trioton.server import Server, open_server
 
 pytestmark = pytest.mark.slow
@@ -83,8 +85,10 @@ async def test_a_model_that_serves(repository: Path) -> None:
 
 
 async def test_what_batches_leave(repository: Path) -> None:
-    """Their sizes, by powers of two below the largest; and the memory that large tensors cross to the worker in."""
-    async with open_server(settings(repository)) as server:
+    """Their sizes, by powers of two below the largest, where all histograms are asked for; and the memory that large
+    tensors cross to the worker in."""
+    histograms = (metric_setting("histogram_latencies=true"),)
+    async with open_server(settings(repository, metrics_config=histograms)) as server:
         assert shown(server, "trioton_worker_arena_bytes") == {}
         for rows in (1, 3, 8):
             await server.core.infer(request_of(rows))
@@ -93,6 +97,25 @@ async def test_what_batches_leave(repository: Path) -> None:
         assert shown(server, "trioton_batch_size_sum", model="m") == {"version=1": 12}
         await server.core.infer(request_of(8, 100_000))
         assert shown(server, "trioton_worker_arena_bytes", model="m")["version=1"] >= 8 * 100_000 * 4
+
+
+async def test_batch_sizes_that_a_model_asks_for(repository: Path) -> None:
+    """By default there are none, and a model may give bounds; of why batches went there is what has occurred."""
+    (repository / "m").rename(repository / "plain")
+    shutil.copytree(repository / "plain", repository / "m")
+    control = 'metric_identifier { family: "trioton_batch_size" } histogram_options { buckets: [ 2 ] }'
+    with (repository / "m" / "config.pbtxt").open("a") as file:
+        file.write(f"model_metrics {{ metric_control {{ {control} }} }}\n")
+    async with open_server(settings(repository)) as server:
+        assert shown(server, "trioton_batch_flush_total") == {}
+        for rows in (1, 8):
+            await server.core.infer(request_of(rows))
+        sizes = shown(server, "trioton_batch_size_bucket", version="1")
+        assert sizes == {"le=2.0,model=m": 1, "le=+Inf,model=m": 2}
+        assert shown(server, "trioton_batch_flush_total", model="m", version="1") == {
+            "reason=idle_instance": 1,
+            "reason=full": 1,
+        }
 
 
 async def test_requests_in_flight(repository: Path) -> None:
