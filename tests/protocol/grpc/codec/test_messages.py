@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -61,3 +63,20 @@ def test_a_dataclass_has_a_size_limit() -> None:
     data = pb.ModelReadyRequest(name="m" * MAX_DATACLASS_SIZE).SerializeToString()
     with pytest.raises(PayloadTooLarge, match=f"ModelReadyRequest of {len(data)} bytes is larger than the limit"):
         CODEC.decode(data, pb.ModelReadyRequest)
+
+
+def test_the_first_message_imports_nothing() -> None:
+    """That would hold the event loop: betterproto2 asks pydantic of each message, where it is installed."""
+    code = """
+import sys
+from protocol.grpc.codec.messages import Codec
+from protocol.grpc.generated import inference
+from protocol.proto import our_pool
+our_pool()  # the service asks for it when it is made
+before = set(sys.modules)
+Codec().decode(b"", inference.ModelStatisticsRequest)
+bytes(inference.ModelStatisticsResponse([inference.ModelStatistics(name="m")]))
+print(*sorted(set(sys.modules) - before))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == ""
