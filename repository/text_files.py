@@ -69,9 +69,9 @@ def read_text_files(folder: Path, *, chat_template: str | None = None) -> TextFi
     """
     if not folder.is_dir():
         raise NotFound(f"'{folder}': expected the folder of a model, there is none")
-    tokenizer_config = _read_object(folder / _TOKENIZER_CONFIG)
-    config = _read_object(folder / _CONFIG)
-    texts = _token_texts(_read_object(folder / "special_tokens_map.json")) | _token_texts(tokenizer_config)
+    tokenizer_config = read_object(folder / _TOKENIZER_CONFIG)
+    config = read_object(folder / _CONFIG)
+    texts = _token_texts(read_object(folder / "special_tokens_map.json")) | _token_texts(tokenizer_config)
     tokenizer = _read_tokenizer(folder / TOKENIZER)
     special = SpecialTokens(texts, _eos_token_ids(folder, config, tokenizer, texts.get("eos_token")))
     return TextFiles(
@@ -89,7 +89,31 @@ def read_config(folder: Path) -> Mapping[str, Any]:
         InvalidArgument: it is no JSON object.
         NotFound: it cannot be read.
     """
-    return _read_object(folder / _CONFIG)
+    return read_object(folder / _CONFIG)
+
+
+def read_json(path: Path) -> Any:
+    """What a file of JSON holds; None where there is no such file.
+
+    Raises:
+        InvalidArgument: it is no JSON.
+        NotFound: it cannot be read.
+    """
+    text = _read(path, MAX_FILE_BYTES)
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"'{path}': not JSON: {error}") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; an empty one where there is no such file. Raises as `read_json`."""
+    found = read_json(path)
+    if not isinstance(found, dict | None):
+        raise InvalidArgument(f"'{path}': expected a JSON object, got {type(found).__name__}")
+    return found or {}
 
 
 def _read_tokenizer(path: Path) -> Tokenizer | None:
@@ -116,7 +140,7 @@ def _eos_token_ids(
     folder: Path, config: Mapping[str, Any], tokenizer: Tokenizer | None, eos_token: str | None
 ) -> tuple[int, ...]:
     """Those of the generation's configuration, else of the model's; and the tokenizer's own."""
-    generation = _read_object(folder / _GENERATION_CONFIG)
+    generation = read_object(folder / _GENERATION_CONFIG)
     ids = _token_ids(folder / _GENERATION_CONFIG, generation)
     for part in (config, _text_part(config)):
         ids = ids or _token_ids(folder / _CONFIG, part)
@@ -169,7 +193,7 @@ def _templates(folder: Path, tokenizer_config: Mapping[str, Any]) -> tuple[Path,
         tools_text = _read(folder / _TOOLS_TEMPLATE, MAX_FILE_BYTES)
         return folder / _TEMPLATE, {"default": text} | ({} if tools_text is None else {"tool_use": tools_text})
     path = folder / "chat_template.json"
-    named = _read_object(path).get("chat_template")
+    named = read_object(path).get("chat_template")
     if named is None:
         path, named = folder / _TOKENIZER_CONFIG, tokenizer_config.get("chat_template")
     if named is None or isinstance(named, str):
@@ -186,20 +210,6 @@ def _by_name(path: Path, named: Any) -> Mapping[str, str]:
             f"got {named!r:.100}"
         )
     return dict(pairs)
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; an empty one where there is no such file."""
-    text = _read(path, MAX_FILE_BYTES)
-    if text is None:
-        return {}
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"'{path}': not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise InvalidArgument(f"'{path}': expected a JSON object, got {type(found).__name__}")
-    return found
 
 
 def _read(path: Path, limit: int) -> str | None:

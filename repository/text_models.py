@@ -2,8 +2,8 @@
 
 Flow: model directory and final configuration -> [text_models] -> `protocol.text.model.TextModel`, or None for a model
 without text. A model is one if it has a STRING input `text_input` and a STRING output `text_output`, an input
-`embedding_request`, or if its `parameters` name its tensors (`openai_text_input`, `openai_embedding_output`,
-`openai_score_output`, …).
+`embedding_request`, the tensors of an export that embeds, or if its `parameters` name its tensors
+(`openai_text_input`, `openai_embedding_output`, `openai_score_output`, …).
 """
 
 from __future__ import annotations
@@ -20,13 +20,22 @@ import msgspec
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument, ServerError
 from protocol.text.chat_template import ChatTemplate
-from protocol.text.model import PairTensors, TensorNames, TextModel
+from protocol.text.model import PairTensors, TensorNames, TextModel, VectorTensors
 from protocol.text.output_parser import output_parser
 from protocol.text.special_tokens import SpecialTokens
 from repository.layout import ModelDirectory
 from repository.model_config import ModelConfig, ModelInput, ModelOutput
+from repository.pair_tensors import OUTPUT_KEY as SCORE_OUTPUT_KEY
 from repository.pair_tensors import pair_tensors, read_activation
+from repository.sentence_files import read_sentence_files
 from repository.text_files import TextFiles, read_text_files, tokenizer_folder
+from repository.vector_tensors import (
+    EMBEDDING_INPUT_KEY,
+    EMBEDDING_OUTPUT_KEY,
+    completed_vectors,
+    is_asked_to_embed,
+    vector_tensors,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +43,6 @@ TEXT_INPUT, TEXT_OUTPUT = "text_input", "text_output"
 EMBEDDING_REQUEST = "embedding_request"
 # What they are called in `parameters`, if they have other names.
 TEXT_INPUT_KEY, TEXT_OUTPUT_KEY = "openai_text_input", "openai_text_output"
-EMBEDDING_INPUT_KEY, EMBEDDING_OUTPUT_KEY = "openai_embedding_input", "openai_embedding_output"
 # Parameters that ask for a tokenizer or chat template: what is wrong with them then fails the load.
 _ASKING = ("tokenizer", "chat_template", "tool_call_parser", "reasoning_parser")
 _ADAPTERS_FILE = "multi_lora.json"
@@ -78,9 +86,11 @@ def text_tensors(config: ModelConfig) -> TensorNames | None:
     if texts is None:
         found = _is_text(inputs.get(TEXT_INPUT)) and _is_text(outputs.get(TEXT_OUTPUT))
         texts = (TEXT_INPUT, TEXT_OUTPUT) if found else ("", "")
-    vectors = _pair(config, EMBEDDING_INPUT_KEY, EMBEDDING_OUTPUT_KEY, inputs, outputs, DataType.FP32) or ("", "")
+    embeds_ids = vector_tensors(config) is not None
+    keys = (EMBEDDING_INPUT_KEY, EMBEDDING_OUTPUT_KEY)
+    vectors = ("", "") if embeds_ids else _pair(config, *keys, inputs, outputs, DataType.FP32) or ("", "")
     has_request = _is_text(inputs.get(EMBEDDING_REQUEST)) and _is_text(outputs.get(TEXT_OUTPUT))
-    if not (texts[0] or vectors[0] or has_request or pair_tensors(config)):
+    if not (texts[0] or vectors[0] or has_request or embeds_ids or pair_tensors(config)):
         return None
     made = TensorNames() if not inputs.keys() >= _LLM_API else _LLM_API_NAMES
     return msgspec.structs.replace(
@@ -96,7 +106,8 @@ def text_tensors(config: ModelConfig) -> TensorNames | None:
 def read_text_model(
     directory: ModelDirectory, config: ModelConfig, version: int, defaults: TextDefaults = NO_TEXT_DEFAULTS
 ) -> TextModel | None:
-    """What an edge has to know of one version. Blocks: a large vocabulary takes a second.
+    """What an edge has to know of one version; None, too, where it could embed, but has no tokenizer of its own, and
+    nothing asks for that. Blocks: a large vocabulary takes a second.
 
     Raises:
         InvalidArgument: a parameter or a file is wrong; the sentence names it.
@@ -112,41 +123,82 @@ def read_text_model(
     except InvalidArgument as error:
         raise InvalidArgument(f"model '{config.name}', parameters: {error.message}") from None
     folder = directory.path if directory.is_flat else directory.path / str(version)
-    pairs = pair_tensors(config)
     try:
-        texts_folder = _tokenizer_folder(directory.path, folder, config) or defaults.tokenizer
-        files = _files(
-            texts_folder, _template(directory.path, config.parameter("chat_template") or defaults.chat_template)
-        )
-        if pairs is not None:
-            pairs = _completed(config, pairs, files, texts_folder or folder)
+        parts = _read_parts(directory, folder, config, defaults)
     except ServerError as error:
         text = f"model '{config.name}': {error.message}"
-        is_asked = pairs is not None or any(config.parameter(key) for key in _ASKING)
-        if is_asked or defaults.tokenizer or defaults.chat_template:
+        if _is_asked_for(config, defaults):
             raise type(error)(text) from None
         # Whatever runs the model may read files that are for it alone, as it did before there was this interface.
         logger.warning("%s; its tokenizer and chat template are not used by the OpenAI interface", text)
-        files = _files(None, None)
+        parts = _Parts(_files(None, None), _context_length(config))
+    if not (names.text_input or names.embedding_input or names.embedding_request or parts.pairs or parts.vectors):
+        return None
+    files = parts.files
     return TextModel(
         name=config.name,
         version=version,
         tokenizer=files.tokenizer,
         chat_template=files.chat_template,
-        context_length=_context_length(config) or files.context_length,
+        context_length=parts.context_length,
         tool_parser=tool_parser,
         reasoning_parser=reasoning_parser,
         adapters=_adapters(config.name, folder),
         names=names,
-        pairs=pairs,
+        pairs=parts.pairs,
+        vectors=parts.vectors,
         loaded_at=int(time.time()),
     )
 
 
-def _completed(config: ModelConfig, pairs: PairTensors, files: TextFiles, folder: Path) -> PairTensors:
-    if files.tokenizer is None and not pairs.takes_texts:
-        raise InvalidArgument(f"its input '{pairs.input}' takes token ids: expected a tokenizer, there is none")
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What files say of a model, and how it takes token ids."""
+
+    files: TextFiles
+    context_length: int | None
+    pairs: PairTensors | None = None
+    vectors: VectorTensors | None = None
+
+
+def _read_parts(directory: ModelDirectory, version: Path, config: ModelConfig, defaults: TextDefaults) -> _Parts:
+    own = _tokenizer_folder(directory.path, version, config)
+    folder = own or defaults.tokenizer
+    template = _template(directory.path, config.parameter("chat_template") or defaults.chat_template)
+    files = _files(folder, template)
+    length = _context_length(config)
+    pairs = _read_pairs(config, files, folder or version)
+    vectors = vector_tensors(config)
+    if vectors is None or (own is None and not is_asked_to_embed(config)):
+        return _Parts(files, length or files.context_length, pairs)
+    _check_tokenizer(files, vectors.input)
+    sentences = read_sentence_files(folder or version)
+    vectors = completed_vectors(config, vectors, sentences, folder or version)
+    known = [size for size in (files.context_length, sentences.max_length) if size is not None]
+    return _Parts(files, length or min(known, default=None), pairs, vectors)
+
+
+def _read_pairs(config: ModelConfig, files: TextFiles, folder: Path) -> PairTensors | None:
+    pairs = pair_tensors(config)
+    if pairs is None:
+        return None
+    if not pairs.takes_texts:
+        _check_tokenizer(files, pairs.input)
     return msgspec.structs.replace(pairs, activation=read_activation(config, folder))
+
+
+def _check_tokenizer(files: TextFiles, ids: str) -> None:
+    if files.tokenizer is None:
+        raise InvalidArgument(f"its input '{ids}' takes token ids: expected a tokenizer, there is none")
+
+
+def _is_asked_for(config: ModelConfig, defaults: TextDefaults) -> bool:
+    """Whether what is wrong with the files fails the load."""
+    if config.parameter(SCORE_OUTPUT_KEY) or any(config.parameter(key) for key in _ASKING):
+        return True
+    if vector_tensors(config) is not None:
+        return is_asked_to_embed(config)
+    return bool(defaults.tokenizer or defaults.chat_template)
 
 
 def _is_text(tensor: ModelInput | ModelOutput | None) -> bool:

@@ -149,7 +149,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "generation": "codec observation",
         "usage": "choice codec prompts",
         "inferences": "call choice codec errors observation prompts usage",
-        "vectors": "call codec errors observation single_answers",
+        "vectors": "call codec errors observation single_answers threads",
         "chats": "call choice codec errors generation inferences prompts targets threads",
         "responses": "call chats codec errors generation prompts streams threads",
         "handlers": (

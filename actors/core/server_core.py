@@ -401,7 +401,7 @@ class ServerCore:
             raise Unsupported(
                 f"model '{name}' has no text: expected a STRING input 'text_input' and a STRING output 'text_output', "
                 f"or the configuration's parameters 'openai_text_input' and 'openai_text_output' (for embeddings: "
-                f"'openai_embedding_input' and 'openai_embedding_output')"
+                f"'openai_embedding_input' and 'openai_embedding_output', or a 'tokenizer.json' beside an export)"
             )
         return text
 

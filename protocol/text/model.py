@@ -46,25 +46,50 @@ class TensorNames(msgspec.Struct, frozen=True):
     embedding_output: str = ""
 
 
-class PairTensors(msgspec.Struct, frozen=True):
-    """How a cross-encoder takes pairs of texts, as token ids or as two texts, and gives a score for each.
+class TokenTensors(msgspec.Struct, frozen=True):
+    """How a model that reads each text at once takes token ids, and gives an answer for each text.
 
     Attributes:
         mask: the input that has 0 for tokens that only fill up; empty where the model has none.
         types: the input that tells the first text's tokens from the second's; empty where the model has none.
-        rows: the most pairs of one inference; 0 where its tensors have no dimension for them.
-        length: the tokens that each pair is filled up to; 0 where any length will do.
-        activation: what makes a score of the model's number: `sigmoid` or `identity`.
+        rows: the most texts of one inference; 0 where its tensors have no dimension for them.
+        length: the tokens that each text is filled up to; 0 where any length will do.
     """
 
     input: str
     output: str
-    takes_texts: bool = False
     mask: str = ""
     types: str = ""
     rows: int = 0
     length: int = 0
+
+
+class PairTensors(TokenTensors, frozen=True):
+    """How a cross-encoder takes pairs of texts, as token ids or as two texts, and gives a score for each.
+
+    Attributes:
+        activation: what makes a score of the model's number: `sigmoid` or `identity`.
+    """
+
+    takes_texts: bool = False
     activation: str = "sigmoid"
+
+
+class VectorTensors(TokenTensors, frozen=True):
+    """How a model embeds texts that it takes as token ids.
+
+    Attributes:
+        pooling: a name of `protocol.text.pooling.POOLINGS`, by which the vectors of a text's tokens become one; empty
+            where the output has one vector for each text.
+        normalizes: vectors are given the length 1.
+        size: the numbers of a vector; 0 where it is not known.
+        dimensions: to how many numbers vectors may be cut; None for any.
+    """
+
+    pooling: str = ""
+    normalizes: bool = True
+    size: int = 0
+    dimensions: tuple[int, ...] | None = ()
 
 
 class TextModel(msgspec.Struct, frozen=True):
@@ -78,6 +103,7 @@ class TextModel(msgspec.Struct, frozen=True):
         adapters: the paths of its adapters by their names.
         takes_adapters: they can be changed while it is loaded.
         pairs: how it scores pairs of texts; None for a model that is no cross-encoder.
+        vectors: how it embeds token ids; None for a model that does not.
         loaded_at: Unix time in seconds.
     """
 
@@ -91,5 +117,6 @@ class TextModel(msgspec.Struct, frozen=True):
     adapters: Mapping[str, str] = msgspec.field(default_factory=dict)
     names: TensorNames = TensorNames()
     pairs: PairTensors | None = None
+    vectors: VectorTensors | None = None
     loaded_at: int = 0
     takes_adapters: bool = False

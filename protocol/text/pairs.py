@@ -1,4 +1,4 @@
-"""Pairs of texts as a cross-encoder takes them: the token ids of both as one list, special tokens between. Pure."""
+"""Texts and pairs of texts as encoders take them: token ids as one list, special tokens around and between. Pure."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class PairTemplate:
-    """How a tokenizer joins two texts, such as `[CLS] first [SEP] second [SEP]`. `Tokenizer.pair_template` makes it."""
+class TextTemplate:
+    """How a tokenizer frames a text, as in `[CLS] first [SEP]`, or joins two, as in `[CLS] first [SEP] second [SEP]`.
+    `Tokenizer.template` makes it."""
 
     parts: tuple[_Part, ...]
 
     @classmethod
-    def of(cls, ids: Sequence[int], types: Sequence[int], texts: Sequence[int | None]) -> PairTemplate:
-        """From what a tokenizer made of one pair: `texts` has for each token 0, 1, or None for a special one."""
+    def of(cls, ids: Sequence[int], types: Sequence[int], texts: Sequence[int | None]) -> TextTemplate:
+        """From what a tokenizer made of a text or pair: `texts` has for each token 0, 1, or None for a special one."""
         parts: list[_Part] = []
         for text, group in groupby(zip(ids, types, texts, strict=True), lambda token: token[2]):
             tokens = list(group)
@@ -43,7 +44,7 @@ class PairTemplate:
         return sum(part.text is _SPECIAL for part in self.parts)
 
     def join(self, first: Sequence[int], second: Sequence[int]) -> tuple[list[int], list[int]]:
-        """The ids of a pair, and their types."""
+        """The ids of a text or pair, and their types."""
         ids: list[int] = []
         types: list[int] = []
         for part in self.parts:

@@ -12,7 +12,7 @@ import msgspec
 from protocol.errors import InvalidArgument, text_of
 from protocol.text.detokenizer import Detokenizer, PieceDetokenizer, WindowDetokenizer
 from protocol.text.extra import missing_package
-from protocol.text.pairs import PairTemplate
+from protocol.text.pairs import TextTemplate
 from protocol.text.special_tokens import SpecialTokens
 from protocol.text.token_pieces import token_pieces
 
@@ -117,13 +117,14 @@ class Tokenizer:
             raise InvalidArgument(f"the tokenizer refuses the text: {text_of(error)}") from None
         return ids
 
-    def pair_template(self, first: str, second: str) -> PairTemplate:
-        """How it joins two texts. Only where both have tokens the template has a place for either."""
+    def template(self, first: str, second: str | None = None) -> TextTemplate:
+        """How it frames a text, or joins two. Only where each has tokens the template has a place for it."""
         try:
-            [made] = self._wrapped.encode_batch([(first, second)])  # does not hold the interpreter's lock
+            # does not hold the interpreter's lock
+            [made] = self._wrapped.encode_batch([first if second is None else (first, second)])
         except Exception as error:
-            raise InvalidArgument(f"the tokenizer refuses the pair of texts: {text_of(error)}") from None
-        return PairTemplate.of(made.ids, made.type_ids, made.sequence_ids)
+            raise InvalidArgument(f"the tokenizer refuses the text: {text_of(error)}") from None
+        return TextTemplate.of(made.ids, made.type_ids, made.sequence_ids)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of all ids. Raises InvalidArgument for an id that no token can have."""

@@ -10,7 +10,7 @@ from typing import Any
 from tests.attack.inputs import NUMBERS, TEXTS, Chance, mutate, value
 
 CHAT_MODELS = ("tools", "echo", "chat", "plain", "other", "joined")
-EMBEDDING_MODELS = ("vectors", "cross_encoder", "embedder")
+EMBEDDING_MODELS = ("vectors", "cross_encoder", "embedder", "encoder", "by_first_token")
 LONG_WORD = "x" * 200_000
 MOST_TOKENS = 8
 
@@ -167,7 +167,8 @@ def _completion(chance: Chance) -> dict[str, Any]:
 
 
 def _embeddings(chance: Chance) -> dict[str, Any]:
-    fields = _pick(chance, {"dimensions": 3, "encoding_format": "base64", "priority": 1, "add_special_tokens": False})
+    asked = {"dimensions": 4, "encoding_format": "base64", "priority": 1, "add_special_tokens": False}
+    fields = _pick(chance, {**asked, "truncate_prompt_tokens": 5})
     return {"model": chance.choice((*EMBEDDING_MODELS, *CHAT_MODELS)), "input": _prompt(chance), **fields}
 
 

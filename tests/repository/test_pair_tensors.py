@@ -36,11 +36,11 @@ def config(
 @pytest.mark.parametrize(
     ("given", "pairs"),
     [
-        (config(BERT), PairTensors("input_ids", "logits", False, "attention_mask", "token_type_ids", 8)),
+        (config(BERT), PairTensors("input_ids", "logits", "attention_mask", "token_type_ids", 8)),
         (config({"input_ids": INT}, output=DataType.FP16), PairTensors("input_ids", "logits", rows=8)),
         (
             config(BERT, rows=0, dims=(-1, 128)),
-            PairTensors("input_ids", "logits", False, "attention_mask", "token_type_ids", 32, 128),
+            PairTensors("input_ids", "logits", "attention_mask", "token_type_ids", 32, 128),
         ),
         (config({"input_ids": LONG}, rows=0), PairTensors("input_ids", "logits", rows=0)),
         (config({"input_ids": LONG}, rows=0, dims=(1, -1)), PairTensors("input_ids", "logits", rows=1)),

@@ -15,13 +15,15 @@ T = TypeVar("T")
 
 # Of one call, at one time.
 _MOST_RUNNING = 64
+# Bytes of an answer that is read on the loop.
+_READ_IN_THREAD_ABOVE = 1 << 17
 
 
 async def single_answers(
     core: InferenceCore, requests: Sequence[InferenceRequest], read: Callable[[int, InferenceResponse], T]
 ) -> list[T]:
-    """What `read` makes of the answer to each, in order; it gets the place of the request, too. The first inference
-    that fails ends all."""
+    """What `read` makes of the answer to each, in order, of a large one in a thread; it gets the place of the request,
+    too. The first inference that fails ends all."""
     found: dict[int, T] = {}
     failures: list[Exception] = []
     waiting = iter(enumerate(requests))
@@ -29,7 +31,11 @@ async def single_answers(
     async def work() -> None:
         try:
             for place, request in waiting:
-                found[place] = read(place, await _answer(core, request))
+                response = await _answer(core, request)
+                if sum(tensor.byte_size for tensor in response.outputs) > _READ_IN_THREAD_ABOVE:
+                    found[place] = await trio.to_thread.run_sync(read, place, response)
+                else:
+                    found[place] = read(place, response)
         except Exception as error:
             failures.append(error)
             nursery.cancel_scope.cancel()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.openai.cross_encoder import add_cross_encoder
+from tests.e2e.openai.encoder import add_cross_encoder, add_sentence_encoders
 
 SCRIPTED = Path(__file__).parent / "scripted" / "1" / "model.py"
 
@@ -124,6 +124,7 @@ def build_text_repository(folder: Path) -> None:
     add_python(folder, "vectors", VECTORS, _vectors_config())
     add_python(folder, "embedder", EMBEDDING_REQUESTS, _embedder_config())
     add_cross_encoder(folder)
+    add_sentence_encoders(folder)
     (folder / "joined" / "1").mkdir(parents=True)
     (folder / "joined" / "config.pbtxt").write_text(_ensemble_config())
 

@@ -222,7 +222,8 @@ def test_embeddings(client: Any) -> None:
 
 def test_models(client: Any) -> None:
     listed = {model.id: model for model in client.models.list()}
-    assert set(listed) == {"chat", "poet", "law", "other", "plain", "joined", "vectors", "embedder", "cross_encoder"}
+    encoders = {"vectors", "embedder", "cross_encoder", "encoder", "by_first_token"}
+    assert set(listed) == {"chat", "poet", "law", "other", "plain", "joined", *encoders}
     assert (listed["poet"].parent, listed["chat"].max_model_len) == ("chat", 256)
     assert client.models.retrieve("poet").root == "/adapters/poet"
     assert described(client, model="poet")["sampling"]["lora_name"] == "poet"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.backends.engines.models import GREEDY, TINY, needs_openvino_genai, write_model
-from tests.e2e.openai.cross_encoder import add_cross_encoder
+from tests.e2e.openai.encoder import add_cross_encoder
 from tests.e2e.server_process import ServerProcess
 
 CLIENTS = Path(__file__).parents[3] / ".clients"

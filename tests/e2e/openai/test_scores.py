@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.openai.cross_encoder import LENGTH, CrossEncoder, pair_tokenizer
+from tests.e2e.openai.encoder import LENGTH, Encoder, pair_tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ def post(base_url: str, path: str, **members: Any) -> httpx.Response:
 
 def truth(first: str, second: str) -> float:
     made = pair_tokenizer().encode(first, second)
-    return 1 / (1 + math.exp(-CrossEncoder().logit(made.ids, made.type_ids)))
+    return 1 / (1 + math.exp(-Encoder().logit(made.ids, made.type_ids)))
 
 
 @pytest.mark.parametrize("path", ["/score", "/v1/score"])

@@ -38,7 +38,7 @@ def library_tokenizer(form: str) -> Any:
 def test_pairs_are_the_librarys(form: str, first: str, second: str, length: int) -> None:
     library = library_tokenizer(form)
     tokenizer = Tokenizer.from_json(library.to_str())
-    template = tokenizer.pair_template("a", "b")
+    template = tokenizer.template("a", "b")
     ids = [tokenizer.encode(text, add_special_tokens=False) for text in (first, second)]
     whole = library.encode(first, second)
     assert template.join(*ids) == (whole.ids, whole.type_ids)
@@ -58,5 +58,5 @@ def test_a_tokenizer_that_refuses() -> None:
     from tokenizers import Tokenizer as Made
     from tokenizers import models
 
-    with pytest.raises(InvalidArgument, match="the tokenizer refuses the pair of texts"):
-        Tokenizer.from_json(Made(models.WordLevel({"a": 0}, unk_token="[UNK]")).to_str()).pair_template("b", "a")
+    with pytest.raises(InvalidArgument, match="the tokenizer refuses the text"):
+        Tokenizer.from_json(Made(models.WordLevel({"a": 0}, unk_token="[UNK]")).to_str()).template("b", "a")

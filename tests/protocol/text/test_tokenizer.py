@@ -42,7 +42,7 @@ def test_others_run_while_a_long_text_is_encoded_or_decoded() -> None:
     ids = known.encode(text)
     assert turns_during(lambda: known.encode(text)) > 10
     assert turns_during(lambda: known.decode(ids)) > 10
-    assert turns_during(lambda: known.pair_template(text, text)) > 10
+    assert turns_during(lambda: known.template(text, text)) > 10
     assert known.decode(ids) == text
     assert known.decode(ids[:100]) == known.decode(ids)[: len(known.decode(ids[:100]))]
 

@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from protocol.core import ModelMetadata
-from protocol.datatypes import BY_PROTOCOL_NAME, DataType
+from protocol.datatypes import DataType
 from protocol.errors import Internal
 from protocol.http.openai.codec.requests import ScoringFields
 from protocol.http.openai.codec.scores import TextPairs, checked_scores
+from protocol.http.openai.codec.token_batches import (
+    TRUNCATE,
+    Row,
+    RowBatch,
+    RowBatches,
+    TokenBatcher,
+    check_total,
+    row_room,
+)
 from protocol.http.openai.errors import FieldError
-from protocol.messages import InferenceRequest, InferenceResponse, Tensor, encode_bytes_elements
+from protocol.messages import InferenceResponse, Tensor, encode_bytes_elements
 from protocol.text.model import PairTensors, TextModel
-from protocol.text.pairs import PairTemplate, fitting
+from protocol.text.pairs import TextTemplate, fitting
 from protocol.text.tokenizer import Tokenizer
-
-# Tokens of all pairs of one request: a long query counts for each of its documents.
-MAX_TOKENS = 1 << 21
-# Tokens of one inference, with those that fill up.
-_MOST_IN_BATCH = 1 << 17
-
-
-@dataclass(frozen=True, slots=True)
-class PairBatch:
-    """One inference: `places` are those of its pairs in the request, in the order of its rows."""
-
-    request: InferenceRequest
-    places: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedPairs:
-    """All inferences of a request; `tokens` is 0 where nobody can count them."""
-
-    batches: Sequence[PairBatch]
-    tokens: int
 
 
 class PairEncoder:
@@ -48,11 +33,9 @@ class PairEncoder:
     def __init__(self, text: TextModel, pairs: PairTensors, metadata: ModelMetadata, request_id: str) -> None:
         self._text = text
         self._pairs = pairs
-        self._name = metadata.name
-        self._types = {each.name: BY_PROTOCOL_NAME[each.datatype] for each in metadata.inputs}
-        self._request_id = request_id
+        self._batcher = TokenBatcher(pairs, text, metadata, request_id)
 
-    def encode(self, body: ScoringFields, given: TextPairs) -> EncodedPairs:
+    def encode(self, body: ScoringFields, given: TextPairs) -> RowBatches:
         """Raises:
         FieldError: a pair is too long, or all are together; or the model cannot do what a field asks for.
         """
@@ -60,60 +43,11 @@ class PairEncoder:
             return self._texts(body, given)
         tokenizer = self._text.tokenizer
         if tokenizer is None:
-            raise Internal(f"model '{self._name}' has no tokenizer")
-        rows = _TokenPairs(tokenizer, given, body).rows(self._room(body), self._text, body)
-        return EncodedPairs([self._ids(group) for group in self._groups(rows)], sum(len(ids) for ids, _ in rows))
+            raise Internal(f"model '{self._text.name}' has no tokenizer")
+        room = row_room(self._text, self._pairs, body.truncate_prompt_tokens)
+        return self._batcher.batches(_TokenPairs(tokenizer, given, body).rows(room, self._text, body))
 
-    def _room(self, body: ScoringFields) -> int | None:
-        """Tokens of a pair, None where nothing says how many. A wish for fewer is granted."""
-        if body.truncate_prompt_tokens == 0:
-            raise FieldError(
-                "'truncate_prompt_tokens': expected -1 for the model's context, or a number from 1 on, got 0",
-                "truncate_prompt_tokens",
-            )
-        known = [size for size in (self._text.context_length, self._pairs.length) if size]
-        wanted = body.truncate_prompt_tokens
-        if wanted is not None and wanted > 0 and known and wanted > min(known):
-            raise FieldError(
-                f"'truncate_prompt_tokens': expected at most {min(known)}, the model's context, got {wanted}",
-                "truncate_prompt_tokens",
-            )
-        return min([*known, wanted] if wanted is not None and wanted > 0 else known, default=None)
-
-    def _groups(self, rows: Sequence[_Row]) -> Iterator[list[tuple[int, _Row]]]:
-        """Pairs of like length together, as many as the model takes; only equal ones where it cannot tell fillers."""
-        pairs = self._pairs
-        group: list[tuple[int, _Row]] = []
-        for place in sorted(range(len(rows)), key=lambda place: len(rows[place][0])):
-            size = pairs.length or len(rows[place][0])
-            is_alike = pairs.mask or pairs.length or not group or len(group[0][1][0]) == size
-            if group and (len(group) >= pairs.rows or (len(group) + 1) * size > _MOST_IN_BATCH or not is_alike):
-                yield group
-                group = []
-            group.append((place, rows[place]))
-        yield group
-
-    def _ids(self, group: Sequence[tuple[int, _Row]]) -> PairBatch:
-        pairs, tokenizer = self._pairs, self._text.tokenizer
-        length = pairs.length or max(len(ids) for _, (ids, _) in group)
-        shape = (len(group), length)
-        filler = tokenizer.pad_token_id if tokenizer is not None else 0
-        tensors = {pairs.input: np.full(shape, filler, np.int64)}
-        for name in filter(None, (pairs.mask, pairs.types)):
-            tensors[name] = np.zeros(shape, np.int64)
-        for row, (_, (ids, types)) in enumerate(group):
-            tensors[pairs.input][row, : len(ids)] = ids
-            if pairs.mask:
-                tensors[pairs.mask][row, : len(ids)] = 1
-            if pairs.types:
-                tensors[pairs.types][row, : len(ids)] = types
-        inputs = [self._tensor(name, values if pairs.rows else values[0]) for name, values in tensors.items()]
-        return self._batch(inputs, [place for place, _ in group])
-
-    def _tensor(self, name: str, values: NDArray[Any]) -> Tensor:
-        return Tensor.from_numpy(name, values.astype(self._types[name].dtype))
-
-    def _texts(self, body: ScoringFields, given: TextPairs) -> EncodedPairs:
+    def _texts(self, body: ScoringFields, given: TextPairs) -> RowBatches:
         refuse_cuts(body, f"model '{self._text.name}' takes texts, which are not cut")
         size = self._pairs.rows or 1
         batches = []
@@ -122,14 +56,8 @@ class PairEncoder:
             texts = [text for place in places for text in (given.first[given.first_of(place)], given.second[place])]
             shape = (len(places), 2) if self._pairs.rows else (2,)
             tensor = Tensor(self._pairs.input, DataType.BYTES, shape, encode_bytes_elements(texts))
-            batches.append(self._batch([tensor], places))
-        return EncodedPairs(batches, 0)
-
-    def _batch(self, inputs: list[Tensor], places: Sequence[int]) -> PairBatch:
-        return PairBatch(InferenceRequest(self._name, inputs, id=self._request_id), places)
-
-
-_Row = tuple[list[int], list[int]]
+            batches.append(RowBatch(self._batcher.request([tensor]), places))
+        return RowBatches(batches, 0)
 
 
 class _TokenPairs:
@@ -144,7 +72,7 @@ class _TokenPairs:
             if most:
                 texts[:] = [ids[:most] for ids in texts]
 
-    def rows(self, room: int | None, text: TextModel, body: ScoringFields) -> list[_Row]:
+    def rows(self, room: int | None, text: TextModel, body: ScoringFields) -> list[Row]:
         """The ids and types of each pair."""
         special = self._template.special_tokens
         is_cut = body.truncate_prompt_tokens is not None and room is not None
@@ -157,11 +85,7 @@ class _TokenPairs:
             self._check(first + second + special, room, place)
             total += first + second + special
             sizes.append((first, second))
-        if total > MAX_TOKENS:
-            raise FieldError(
-                f"model '{text.name}': expected at most {MAX_TOKENS} tokens in all pairs of a request, got {total}",
-                self._given.fields[1],
-            )
+        check_total(text, total, "pairs", self._given.fields[1])
         return [
             self._template.join(self._first[self._given.first_of(place)][:first], self._second[place][:second])
             for place, (first, second) in enumerate(sizes)
@@ -177,18 +101,21 @@ class _TokenPairs:
                 "context_length_exceeded",
             )
 
-    def _found_template(self, tokenizer: Tokenizer) -> PairTemplate:
+    def _found_template(self, tokenizer: Tokenizer) -> TextTemplate:
         """By two texts that have tokens, where there are such."""
         first = next((place for place, ids in enumerate(self._first) if ids), 0)
         second = next((place for place, ids in enumerate(self._second) if ids), 0)
-        return tokenizer.pair_template(self._given.first[first], self._given.second[second])
+        return tokenizer.template(self._given.first[first], self._given.second[second])
 
 
-def refuse_cuts(body: ScoringFields, reason: str) -> None:
+SIDE_CUTS = ("max_tokens_per_query", "max_tokens_per_doc")
+
+
+def refuse_cuts(body: ScoringFields, reason: str, names: Sequence[str] = (TRUNCATE, *SIDE_CUTS)) -> None:
     """Raises:
     FieldError: a field wants texts cut.
     """
-    for name in ("truncate_prompt_tokens", "max_tokens_per_query", "max_tokens_per_doc"):
+    for name in names:
         if getattr(body, name):
             raise FieldError(f"'{name}' cannot be honoured: {reason}", name, "unsupported_parameter")
 

@@ -135,9 +135,9 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     add_special_tokens: bool | None = None
     priority: int | None = None
     request_id: str | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
     # Refused.
     messages: Any = None
-    truncate_prompt_tokens: Any = None
     normalize: Any = None
 
 
@@ -248,7 +248,6 @@ _REFUSED_IN_COMPLETIONS: Refusals = {
 }
 _REFUSED_IN_EMBEDDINGS: Refusals = {
     "messages": ((), "chats are not embedded; use 'input'"),
-    "truncate_prompt_tokens": ((), "inputs are not cut"),
     "normalize": ((), "vectors are as the model gives them"),
 }
 _REFUSED_IN_SCORES: dict[str, tuple[tuple[Any, ...], str]] = {

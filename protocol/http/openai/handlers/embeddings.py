@@ -10,7 +10,7 @@ from protocol.http.openai.codec.embeddings import embedding_inputs, embeddings_a
 from protocol.http.openai.codec.reading import BodyReader
 from protocol.http.openai.codec.requests import EmbeddingRequest
 from protocol.http.openai.errors import FieldError
-from protocol.http.openai.vectors import embed, embeds
+from protocol.http.openai.vectors import Wanted, embed, embeds
 from protocol.http.reply import Reply
 
 _READER = BodyReader(EmbeddingRequest)
@@ -32,9 +32,8 @@ async def embeddings(request: HttpRequest) -> Reply:
     vectors, tokens = await embed(
         call,
         embedding_inputs(body.input),
-        dimensions=body.dimensions,
+        Wanted(body.dimensions, body.add_special_tokens is not False, body.truncate_prompt_tokens),
         priority=queue_priority(body.priority),
-        adds_special_tokens=body.add_special_tokens is not False,
         observed={"encoding_formats": (encoding,)},
     )
     if sum(vector.size for vector in vectors) <= _FEW_VALUES:

@@ -7,7 +7,7 @@ import trio
 from protocol.gen_ai import RERANK, SCORE, Generated
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import Call, open_call, queue_priority, read_body
-from protocol.http.openai.codec.pairs import PairEncoder, decode_scores, refuse_cuts
+from protocol.http.openai.codec.pairs import SIDE_CUTS, PairEncoder, decode_scores, refuse_cuts
 from protocol.http.openai.codec.reading import BodyReader
 from protocol.http.openai.codec.requests import RerankRequest, ScoreRequest, ScoringFields
 from protocol.http.openai.codec.scores import TextPairs, cosines, rerank_answer, rerank_pairs, score_answer, score_pairs
@@ -15,7 +15,7 @@ from protocol.http.openai.errors import FieldError
 from protocol.http.openai.observation import observe, observed_run
 from protocol.http.openai.single_answers import single_answers
 from protocol.http.openai.threads import in_thread
-from protocol.http.openai.vectors import embed, embeds
+from protocol.http.openai.vectors import Wanted, embed, embeds
 from protocol.http.reply import Reply
 from protocol.text.model import PairTensors
 
@@ -84,9 +84,15 @@ async def _by_pairs(
 async def _by_vectors(call: Call, body: ScoringFields, given: TextPairs, operation: str) -> tuple[list[float], int]:
     """Each text is embedded once."""
     name = call.target.text.name
-    refuse_cuts(body, f"model '{name}' embeds texts, which are not cut")
-    texts = list(dict.fromkeys((*given.first, *given.second)))
-    vectors, tokens = await embed(call, texts, priority=queue_priority(body.priority), operation=operation)
+    refuse_cuts(body, f"model '{name}' embeds texts, whose sides are alike", SIDE_CUTS)
+    labels = {
+        text: f"{field}[{place}]"
+        for field, side in zip(given.fields, (given.first, given.second), strict=True)
+        for place, text in enumerate(side)
+    }
+    texts = list(labels)
+    wanted = Wanted(truncate=body.truncate_prompt_tokens, labels=list(labels.values()))
+    vectors, tokens = await embed(call, texts, wanted, priority=queue_priority(body.priority), operation=operation)
     by_text = dict(zip(texts, vectors, strict=True))
     first, second = ([by_text[each] for each in side] for side in (given.first, given.second))
     return await trio.to_thread.run_sync(cosines, first, second, name), tokens

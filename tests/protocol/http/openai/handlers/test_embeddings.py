@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ from protocol.errors import InvalidArgument
 from protocol.http.app import HttpApp
 from protocol.http.settings import HttpSettings
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse, Tensor
-from protocol.text.model import TensorNames, TextModel
+from protocol.text.model import TensorNames, TextModel, VectorTensors
 from tests.protocol.http.asgi import Answer, call
 from tests.protocol.http.fake_services import make_services
 from tests.protocol.http.openai.handlers.scripted_core import ScriptedCore
@@ -44,7 +46,7 @@ def make_core(**members: Any) -> Embedder:
     return Embedder(texts=(TextModel("m", 1, names=NAMES, **members),))
 
 
-async def post(core: Embedder, **members: Any) -> Answer:
+async def post(core: ScriptedCore, **members: Any) -> Answer:
     app = HttpApp(make_services(core), HttpSettings())
     return await call(app, "POST", "/v1/embeddings", json.dumps({"model": "m", **members}).encode())
 
@@ -103,3 +105,109 @@ async def test_one_text_that_fails_fails_all() -> None:
 async def test_a_model_that_only_generates() -> None:
     answer = await post(Embedder(texts=(TextModel("m", 1),)), input="a")
     assert (answer.status, answer.json["detail"]) == (400, "model 'm' gives no embeddings")
+
+
+IDS = VectorTensors("I", "V", mask="A", types="K", rows=3, pooling="mean", normalizes=False, size=2)
+
+
+@dataclass
+class IdEmbedder(ScriptedCore):
+    """The model `m` gives for each token its id, and how many ids its text has; fillers are not numbers."""
+
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+    answer: Any = None
+
+    def model_metadata(self, name: str, version: int = LATEST_VERSION) -> ModelMetadata:
+        inputs = tuple(TensorMetadata(each, "INT64", (-1, -1)) for each in "IAK")
+        return ModelMetadata("m", ("1",), "onnxruntime", inputs, ())
+
+    async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
+        self.requests.append(request)
+        given = {each.name: each.as_numpy() for each in request.inputs}
+        ids, mask = given["I"], given["A"]
+        assert not given["K"].any()
+        self.shapes.append(ids.shape)
+        tokens = np.stack([ids, np.broadcast_to(mask.sum(-1, keepdims=True), ids.shape)], -1).astype(np.float32)
+        tokens[mask == 0] = np.nan
+        await respond(
+            InferenceResponse("m", 1, [Tensor.from_numpy("V", tokens if self.answer is None else self.answer)])
+        )
+        return True
+
+
+def id_core(vectors: VectorTensors = IDS, **members: Any) -> IdEmbedder:
+    names = TensorNames(text_input="", text_output="")
+    text = TextModel("m", 1, names=names, vectors=vectors, tokenizer=word_tokenizer(), **members)
+    return IdEmbedder(texts=(text,))
+
+
+async def test_texts_of_like_length_share_an_inference() -> None:
+    core = id_core()
+    inputs = [[1], [1, 3], [2], [4, 4, 4, 4], [3, 1]]
+    made = (await post(core, input=inputs)).json
+    assert [each["embedding"] for each in made["data"]] == [[1, 1], [2, 2], [2, 1], [4, 4], [2, 2]]
+    assert core.shapes == [(3, 2), (2, 4)]
+    assert made["usage"] == {"prompt_tokens": 10, "total_tokens": 10}
+
+
+async def test_models_without_a_mask_or_rows() -> None:
+    """Nothing is filled up, and each text is an inference."""
+    core = id_core(msgspec.structs.replace(IDS, rows=0))
+    made = (await post(core, input=[[1], [1, 3]])).json
+    assert [each["embedding"] for each in made["data"]] == [[1, 1], [2, 2]]
+    assert core.shapes == [(1,), (2,)]
+
+
+async def test_long_answers_are_pooled_beside_the_loop() -> None:
+    core = id_core()
+    made = (await post(core, input=[[1] * 40_000, [2] * 40_000])).json
+    assert [each["embedding"] for each in made["data"]] == [[1, 40_000], [2, 40_000]]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (np.ones((1, 1, 2), np.float32), r"expected vectors of tokens for each of 1 texts, got the shape \[1, 1, 2\]"),
+        (np.ones((2, 2, 2), np.float32), "expected vectors of tokens for each of 1 texts"),
+        (np.ones((1, 2), np.float32), "expected vectors of tokens for each of 1 texts"),
+        (np.ones((1, 2, 0), np.float32), "expected vectors of tokens for each of 1 texts"),
+        (np.full((1, 2, 2), np.nan, np.float32), "expected vectors of numbers, got NaN or infinity"),
+    ],
+)
+async def test_a_model_that_gives_something_else(answer: Any, message: str) -> None:
+    core = id_core()
+    core.answer = answer
+    found = await post(core, input="hello world")
+    assert found.status == 500
+    assert re.search(message, found.json["detail"])
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        ({"input": [9]}, "input"),
+        ({"input": [-1]}, "input"),
+        ({"input": [2**65]}, "input"),
+        ({"input": "hello hello hello hello"}, "input"),
+        ({"input": [1] * 4}, "input"),
+        ({"input": "hello", "dimensions": 1}, "dimensions"),
+        ({"input": "hello", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"input": "hello", "truncate_prompt_tokens": 9}, "truncate_prompt_tokens"),
+        ({"input": "hello", "truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+    ],
+)
+async def test_what_is_refused_of_token_ids(members: dict[str, Any], param: str) -> None:
+    answer = await post(id_core(context_length=3), **members)
+    assert (answer.status, answer.json["error"]["param"]) == (400, param)
+
+
+async def test_a_model_of_texts_cuts_none() -> None:
+    answer = await post(make_core(), input="a", truncate_prompt_tokens=3)
+    assert (answer.status, answer.json["error"]["code"]) == (400, "unsupported_parameter")
+
+
+async def test_dimensions_of_a_model_that_tells_no_size() -> None:
+    vectors = msgspec.structs.replace(IDS, size=0, dimensions=None)
+    assert (await post(id_core(vectors), input="hello", dimensions=1)).json["data"][0]["embedding"] == [1]
+    answer = await post(id_core(vectors), input="hello", dimensions=3)
+    assert (answer.status, answer.json["error"]["param"]) == (400, "dimensions")

@@ -1,4 +1,4 @@
-"""A small cross-encoder with random weights, in the form of BERT: as a model of ONNX, and as numpy computes it."""
+"""A small encoder with random weights, in the form of BERT, that scores pairs or embeds: in ONNX, and by numpy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 Array = NDArray[np.float32]
 
-WIDTH, LENGTH = 16, 64
+WIDTH, LENGTH, SENTENCE_LENGTH = 16, 64, 20
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghijklmnopqrstuvwxyz"]
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 MASKED = -1e9
 
 
 @dataclass
-class CrossEncoder:
+class Encoder:
     """One layer of attention, then the first token to one number."""
 
     weights: dict[str, Array] = field(default_factory=dict)
@@ -39,16 +39,22 @@ class CrossEncoder:
             spread = 0.15 if name in ("query", "key") else 0.5
             self.weights[name] = random.normal(0, spread, shape).astype(np.float32)
 
-    def logit(self, ids: list[int], kinds: list[int]) -> float:
-        """Of one pair, without anything that fills up."""
+    def hidden(self, ids: list[int], kinds: list[int]) -> Array:
+        """A vector for each token, without anything that fills up."""
         w = self.weights
         hidden = w["words"][ids] + w["places"][: len(ids)] + w["kinds"][kinds]
         scores = (hidden @ w["query"]) @ (hidden @ w["key"]).T
         chances = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        mixed = (chances / chances.sum(axis=-1, keepdims=True)) @ (hidden @ w["value"])
-        return float((np.tanh(mixed[0] @ w["pooler"]) @ w["head"])[0])
+        mixed: Array = (chances / chances.sum(axis=-1, keepdims=True)) @ (hidden @ w["value"])
+        return mixed
 
-    def onnx(self) -> Any:
+    def logit(self, ids: list[int], kinds: list[int]) -> float:
+        """Of one pair."""
+        return float((np.tanh(self.hidden(ids, kinds)[0] @ self.weights["pooler"]) @ self.weights["head"])[0])
+
+    def onnx(self, *, scores: bool) -> Any:
+        """With `scores` it gives one number, as a cross-encoder, else the vectors of all tokens."""
+
         def node(kind: str, inputs: list[str], output: str, **attributes: Any) -> Any:
             return helper.make_node(kind, inputs, [output], **attributes)
 
@@ -69,8 +75,8 @@ class CrossEncoder:
             node("Unsqueeze", ["lowered", "axis"], "lowering"),
             node("Add", ["alike", "lowering"], "scores"),
             node("Softmax", ["scores"], "chances", axis=-1),
-            node("MatMul", ["chances", "values"], "mixed"),
-            node("Gather", ["mixed", "first"], "start", axis=1),
+            node("MatMul", ["chances", "values"], "last_hidden_state"),
+            node("Gather", ["last_hidden_state", "first"], "start", axis=1),
             node("MatMul", ["start", "pooler"], "dense"),
             node("Tanh", ["dense"], "pooled"),
             node("MatMul", ["pooled", "head"], "logits"),
@@ -83,11 +89,13 @@ class CrossEncoder:
             "one": np.float32(1),
             "masked": np.float32(MASKED),
         }
+        sizes: list[str | int | None]
+        name, sizes = ("logits", ["batch", 1]) if scores else ("last_hidden_state", [*shape, WIDTH])
         graph = helper.make_graph(
             nodes,
-            "cross_encoder",
+            "encoder",
             [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name in INPUTS],
-            [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 1])],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes)],
             [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
         )
         model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
@@ -111,13 +119,36 @@ def pair_tokenizer() -> Any:
 
 def add_cross_encoder(folder: Path) -> None:
     """The model `cross_encoder`, which takes up to four pairs at once."""
-    version = folder / "cross_encoder" / "1"
-    version.mkdir(parents=True)
-    onnx.save(CrossEncoder().onnx(), str(version / "model.onnx"))
-    pair_tokenizer().save(str(version / "tokenizer.json"))
-    (version / "tokenizer_config.json").write_text(json.dumps({"pad_token": "[PAD]"}))
-    (version / "config.json").write_text(json.dumps({"max_position_embeddings": LENGTH}))
+    _write(folder / "cross_encoder" / "1", scores=True)
     (folder / "cross_encoder" / "config.pbtxt").write_text(
         'name: "cross_encoder"\nbackend: "onnxruntime"\nmax_batch_size: 4\n'
         'parameters: { key: "openai_score_output", value: { string_value: "logits" } }\n'
     )
+
+
+def add_sentence_encoders(folder: Path) -> None:
+    """`encoder` is an export and nothing else, `by_first_token` has the files of sentence-transformers beside it."""
+    _write(folder / "encoder" / "1", scores=False)
+    version = folder / "by_first_token" / "1"
+    _write(version, scores=False)
+    kinds = ("Transformer", "Pooling")
+    modules = [
+        {"idx": place, "name": str(place), "path": "1_Pooling" * place, "type": f"sentence_transformers.models.{kind}"}
+        for place, kind in enumerate(kinds)
+    ]
+    (version / "modules.json").write_text(json.dumps(modules))
+    (version / "1_Pooling").mkdir()
+    (version / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
+    (version / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": SENTENCE_LENGTH}))
+    (folder / "by_first_token" / "config.pbtxt").write_text(
+        'backend: "onnxruntime"\nmax_batch_size: 3\n'
+        'parameters: { key: "openai_embedding_dimensions", value: { string_value: "4, 8" } }\n'
+    )
+
+
+def _write(version: Path, *, scores: bool) -> None:
+    version.mkdir(parents=True)
+    onnx.save(Encoder().onnx(scores=scores), str(version / "model.onnx"))
+    pair_tokenizer().save(str(version / "tokenizer.json"))
+    (version / "tokenizer_config.json").write_text(json.dumps({"pad_token": "[PAD]"}))
+    (version / "config.json").write_text(json.dumps({"max_position_embeddings": LENGTH}))
