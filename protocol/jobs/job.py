@@ -50,6 +50,8 @@ class Job:
         byte_size: of its requests and results.
         metadata: the client's own.
         error: why an item has failed, or is to be tried again, the last that did; None where all is well.
+        kind: what its items are: empty for inference requests; of others the executor of that name runs them, and their
+            own interface shows them.
     """
 
     id: str
@@ -65,6 +67,7 @@ class Job:
     byte_size: int = 0
     metadata: Mapping[str, str] = field(default_factory=dict)
     error: ItemError | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class NewItem:
 @dataclass(frozen=True, slots=True)
 class NewJob:
     """A job that is to be made. `key` is its idempotency key, empty for none, and `fingerprint` a digest of what has to
-    be the same where the key is."""
+    be the same where the key is. `kind` is that of `Job`."""
 
     id: str
     owner: str
@@ -51,6 +51,7 @@ class NewJob:
     metadata: Mapping[str, str] = field(default_factory=dict)
     key: str = ""
     fingerprint: bytes = b""
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Claim:
         attempt: how often it was run, this time included.
         byte_size: of its request.
         request, place: for the store, which reads the request by them.
+        kind: that of its job.
     """
 
     job_id: str
@@ -75,6 +77,7 @@ class Claim:
     byte_size: int
     request: Buffer
     place: str
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ class Outcome:
 
     Attributes:
         state: QUEUED where it is to be run again, not before `not_before`; else how it ended.
-        result: encoded, in parts, where it succeeded.
+        result: encoded, in parts, where it succeeded, or its executor tells its failure so.
         error: why it has failed, or is to be run again.
         is_counted: false where this attempt is to count for nothing: it was given back.
     """
@@ -100,7 +103,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An item as it is now. `result` is None unless it has succeeded and was asked for."""
+    """An item as it is now. `result` is None unless there is one and it was asked for."""
 
     index: int
     custom_id: str
@@ -114,10 +117,12 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs to list: those in one of `states` (all where it is empty), of `model` (any where it is empty)."""
+    """Which jobs to list: those in one of `states` (all where it is empty), of `model` (any where it is empty), and of
+    one kind."""
 
     states: frozenset[JobState] = frozenset()
     model: str = ""
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
+from actors.jobs.sqlite.batches import forget_old
+from actors.jobs.sqlite.room import MOST_AT_ONCE, NOT_HELD, Files, forget, make_room
 from actors.jobs.sqlite.rows import (
     SELECT_JOB,
     count_bytes,
@@ -25,15 +26,11 @@ from actors.jobs.sqlite.rows import (
     move_job,
 )
 from actors.jobs.sqlite.schema import SUSPECT
-from protocol.errors import InsufficientStorage
 from protocol.jobs.job import Job
 from protocol.jobs.states import JobState, check_item_move
 from protocol.jobs.store import Claim, IdempotencyMismatch, Limits, NewJob, Outcome
 
 QUEUED, RUNNING = JobState.QUEUED, JobState.RUNNING
-
-# Of jobs that no call looks at more at once: others wait meanwhile.
-_MOST_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,6 @@ class Kept:
 
 
 NOTHING = Kept(0, None, None)
-Files: TypeAlias = list[str]
 
 
 def add(
@@ -56,10 +52,10 @@ def add(
     if (known := _known(db, new)) is not None:
         return known, False, []
     size = sum(request.size for request in requests)
-    dropped = _make_room(db, size, limits)
+    dropped = make_room(db, size, limits)
     number = db.execute(
         "INSERT INTO jobs (id, owner, model, version, state, queued, created, deadline, bytes, metadata, "
-        "idempotency_key, fingerprint) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)",
+        "idempotency_key, fingerprint, kind) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?)",
         (
             new.id,
             new.owner,
@@ -72,6 +68,7 @@ def add(
             json.dumps(dict(new.metadata)),
             new.key or None,
             new.fingerprint,
+            new.kind,
         ),
     ).lastrowid
     assert number is not None
@@ -102,23 +99,6 @@ def _known(db: sqlite3.Connection, new: NewJob) -> Job | None:
             f"Idempotency-Key '{new.key[:64]}' was used for another request; it may come again with the same one"
         )
     return job_of(db, number)
-
-
-def _make_room(db: sqlite3.Connection, size: int, limits: Limits) -> Files:
-    """Forget jobs that have ended, the oldest first, until a job of this size has room."""
-    dropped: Files = []
-    for _ in range(_MOST_AT_ONCE):
-        (held,) = db.execute("SELECT bytes FROM totals").fetchone()
-        if held + size <= limits.byte_size:
-            return dropped
-        row = db.execute("SELECT number FROM jobs WHERE ended > 0 ORDER BY ended LIMIT 1").fetchone()
-        if row is None or size > limits.byte_size:
-            break
-        dropped += forget(db, row[0])
-    raise InsufficientStorage(
-        f"the job has {size} bytes and the jobs that are kept hold {held} of {limits.byte_size}. "
-        f"Use --jobs-max-bytes to keep more."
-    )
 
 
 def claim(db: sqlite3.Connection, room: Mapping[str, int], default: int, now: float) -> list[Claim]:
@@ -180,6 +160,7 @@ def _claim(db: sqlite3.Connection, which: str, values: tuple[str | int, ...], li
             size,
             request or b"",
             file or "",
+            jobs[job].kind,
         )
         for job, place, claim, attempt, model, request, file, size, _ in rows
     ]
@@ -230,22 +211,11 @@ def remove(db: sqlite3.Connection, owner: str, job_id: str) -> tuple[bool, Files
     return True, forget(db, found.number)
 
 
-def forget(db: sqlite3.Connection, number: int) -> Files:
-    """A job that has ended."""
-    rows = db.execute("SELECT request_file, result_file FROM items WHERE job = ?", (number,)).fetchall()
-    state, size = db.execute("SELECT state, bytes FROM jobs WHERE number = ?", (number,)).fetchone()
-    db.execute("DELETE FROM items WHERE job = ?", (number,))
-    db.execute("DELETE FROM jobs WHERE number = ?", (number,))
-    db.execute("UPDATE totals SET bytes = bytes - ?", (size,))
-    count_job(db, JobState(state), -1)
-    return [file for row in rows for file in row if file is not None]
-
-
 def expire(db: sqlite3.Connection, limits: Limits, now: float) -> tuple[list[str], Files]:
     """Returns the ids of jobs that have ended by it."""
     late = db.execute(
         f"{SELECT_JOB} WHERE ended = 0 AND deadline <= ? AND queued > 0 ORDER BY deadline LIMIT ?",
-        (now, _MOST_AT_ONCE),
+        (now, MOST_AT_ONCE),
     ).fetchall()
     ended: list[str] = []
     for row in map(job_row, late):
@@ -253,13 +223,13 @@ def expire(db: sqlite3.Connection, limits: Limits, now: float) -> tuple[list[str
         if end_if_done(db, row.number, now).state.is_ended:
             ended.append(row.job.id)
     old = db.execute(
-        "SELECT number FROM jobs WHERE ended > 0 AND ended <= ? ORDER BY ended LIMIT ?",
-        (now - limits.keep_seconds, _MOST_AT_ONCE),
+        f"SELECT number FROM jobs WHERE ended > 0 AND ended <= ? AND {NOT_HELD} ORDER BY ended LIMIT ?",
+        (now - limits.keep_seconds, MOST_AT_ONCE),
     ).fetchall()
     dropped: Files = []
     for (number,) in old:
         dropped += forget(db, number)
-    return ended, dropped
+    return ended, [*dropped, *forget_old(db, now)]
 
 
 def recover(db: sqlite3.Connection, limits: Limits, now: float) -> int:

@@ -10,6 +10,7 @@ import os
 import secrets
 from collections.abc import Sequence, Set
 from pathlib import Path
+from typing import BinaryIO
 
 from protocol.messages import Buffer
 
@@ -29,22 +30,41 @@ class PayloadFiles:
 
     def write(self, parts: Sequence[Buffer]) -> str:
         """A new file; returns its name. Raises OSError, and leaves nothing."""
-        name = secrets.token_hex(16)
-        path = self._folder / name
-        unfinished = path.with_suffix(_UNFINISHED)
+        name, file = self.begin()
         try:
-            with unfinished.open("xb") as file:
-                for part in parts:
-                    file.write(part)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.rename(path)
-            self._sync_folder()
+            for part in parts:
+                file.write(part)
+            self.finish(name, file)
         except BaseException:
-            unfinished.unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
+            file.close()
+            self.discard(name)
             raise
         return name
+
+    def begin(self) -> tuple[str, BinaryIO]:
+        """A new file, to be written by the caller, and then finished or discarded."""
+        name = secrets.token_hex(16)
+        return name, self._unfinished(name).open("xb")
+
+    def finish(self, name: str, file: BinaryIO) -> None:
+        """All was written: have it on the disk."""
+        with file:
+            file.flush()
+            os.fsync(file.fileno())
+        self._unfinished(name).rename(self._folder / name)
+        self._sync_folder()
+
+    def discard(self, name: str) -> None:
+        self._unfinished(name).unlink(missing_ok=True)
+        (self._folder / name).unlink(missing_ok=True)
+
+    def read_piece(self, name: str, start: int, size: int) -> bytes:
+        """Shorter at its end. Raises FileNotFoundError."""
+        descriptor = os.open(self._folder / name, os.O_RDONLY)
+        try:
+            return os.pread(descriptor, size, start)
+        finally:
+            os.close(descriptor)
 
     def read(self, name: str) -> bytes:
         """Raises FileNotFoundError: its job was removed meanwhile."""
@@ -59,6 +79,9 @@ class PayloadFiles:
         stray = [entry.name for entry in os.scandir(self._folder) if entry.name not in known]
         self.remove(stray)
         return len(stray)
+
+    def _unfinished(self, name: str) -> Path:
+        return (self._folder / name).with_suffix(_UNFINISHED)
 
     def _sync_folder(self) -> None:
         descriptor = os.open(self._folder, os.O_RDONLY)

@@ -24,7 +24,7 @@ class ItemRow:
 
 
 def jobs(db: sqlite3.Connection, owner: str, which: JobFilter, after: str, limit: int) -> Sequence[Job]:
-    conditions, values = ["owner = ?"], [owner]
+    conditions, values = ["owner = ?", "kind = ?"], [owner, which.kind]
     if after:
         conditions.append("id < ?")
         values.append(after)
@@ -61,15 +61,19 @@ def items(db: sqlite3.Connection, job_id: str, first: int, limit: int, results: 
 
 def figures(db: sqlite3.Connection) -> StoreFigures:
     counts = {JobState(state): count for state, count in db.execute("SELECT state, jobs FROM job_counts")}
-    (size,) = db.execute("SELECT bytes FROM totals").fetchone()
     (oldest,) = db.execute("SELECT min(created) FROM jobs WHERE ended = 0").fetchone()
-    return StoreFigures({state: counts.get(state, 0) for state in JobState}, oldest or 0.0, size)
+    return StoreFigures({state: counts.get(state, 0) for state in JobState}, oldest or 0.0, kept_bytes(db))
+
+
+def kept_bytes(db: sqlite3.Connection) -> int:
+    (size,) = db.execute("SELECT bytes FROM totals").fetchone()
+    return int(size)
 
 
 def files(db: sqlite3.Connection) -> set[str]:
     """All that rows name."""
     rows = db.execute(
         "SELECT request_file FROM items WHERE request_file IS NOT NULL "
-        "UNION SELECT result_file FROM items WHERE result_file IS NOT NULL"
+        "UNION SELECT result_file FROM items WHERE result_file IS NOT NULL UNION SELECT payload FROM files"
     )
     return {name for (name,) in rows}

@@ -17,7 +17,7 @@ from protocol.jobs.states import JobState, check_item_move, check_job_move
 
 _COLUMNS = (
     "id, owner, model, version, state, queued, running, succeeded, failed, cancelled, expired, created, deadline, "
-    "started, ended, bytes, metadata, error_kind, error, number"
+    "started, ended, bytes, metadata, error_kind, error, kind, number"
 )
 SELECT_JOB = f"SELECT {_COLUMNS} FROM jobs"
 
@@ -32,7 +32,7 @@ class JobRow:
 
 def job_row(row: Sequence[Any]) -> JobRow:
     (id, owner, model, version, state, *counts) = row[:11]
-    created, deadline, started, ended, byte_size, metadata, kind, error, number = row[11:]
+    created, deadline, started, ended, byte_size, metadata, error_kind, error, kind, number = row[11:]
     job = Job(
         id=id,
         owner=owner,
@@ -46,7 +46,8 @@ def job_row(row: Sequence[Any]) -> JobRow:
         ended=ended,
         byte_size=byte_size,
         metadata=json.loads(metadata),
-        error=None if kind is None else ItemError(kind, error),
+        error=None if error_kind is None else ItemError(error_kind, error),
+        kind=kind,
     )
     return JobRow(job, number)
 

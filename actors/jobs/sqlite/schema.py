@@ -11,12 +11,10 @@ from pathlib import Path
 from protocol.jobs.states import JobState
 from protocol.jobs.store import UnusableStore
 
-# Kept in the database as `user_version`. A database with another one is refused, never guessed at.
-VERSION = 1
 # So many crashes while it ran make an item suspect of causing them.
 SUSPECT = 2
 
-_TABLES = f"""
+_JOBS = f"""
 CREATE TABLE jobs (
     number INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
@@ -75,6 +73,41 @@ CREATE TABLE job_counts (state TEXT PRIMARY KEY, jobs INTEGER NOT NULL);
 CREATE TABLE totals (bytes INTEGER NOT NULL);
 INSERT INTO totals VALUES (0);
 """
+_BATCHES = """
+ALTER TABLE jobs ADD COLUMN kind TEXT NOT NULL DEFAULT '';
+CREATE TABLE files (
+    id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    purpose TEXT NOT NULL,
+    name TEXT NOT NULL,
+    payload TEXT NOT NULL,
+    bytes INTEGER NOT NULL,
+    created REAL NOT NULL,
+    expires REAL NOT NULL,
+    spent REAL NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE INDEX files_by_owner ON files (owner, id);
+CREATE INDEX files_by_expiry ON files (expires);
+CREATE INDEX files_that_are_spent ON files (spent) WHERE spent > 0;
+CREATE TABLE batches (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    owner TEXT NOT NULL,
+    input_file TEXT NOT NULL,
+    ended REAL NOT NULL DEFAULT 0,
+    expires REAL NOT NULL DEFAULT 0,
+    bytes INTEGER NOT NULL,
+    record BLOB NOT NULL
+);
+CREATE INDEX batches_by_owner ON batches (owner, id);
+CREATE INDEX batches_that_are_left ON batches (input_file) WHERE ended = 0;
+CREATE INDEX batches_by_expiry ON batches (expires) WHERE ended > 0;
+"""
+# How the tables came to be what they are, one step for each version. A database of an older one is brought up to date,
+# one of a newer one is refused.
+_STEPS = (_JOBS, _BATCHES)
+# Kept in the database as `user_version`.
+VERSION = len(_STEPS)
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -100,10 +133,10 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         )
     connection.execute("PRAGMA synchronous = FULL")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version == 0:
-        connection.executescript(f"BEGIN IMMEDIATE;{_TABLES}PRAGMA user_version = {VERSION};COMMIT;")
-    elif version != VERSION:
+    if version > VERSION:
         raise UnusableStore(
             f"the job store '{path}' has version {version} and this server reads version {VERSION}: use the server "
             f"that made it, or another folder"
         )
+    for number, step in enumerate(_STEPS[version:], version + 1):
+        connection.executescript(f"BEGIN IMMEDIATE;{step}PRAGMA user_version = {number};COMMIT;")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import os
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,11 +18,13 @@ from typing import TextIO
 import trio
 
 from actors.jobs.sqlite import changes, queries
+from actors.jobs.sqlite.batch_store import SqliteBatches
 from actors.jobs.sqlite.changes import NOTHING, Kept
 from actors.jobs.sqlite.files import LARGE, PayloadFiles
 from actors.jobs.sqlite.rows import find_job
 from actors.jobs.sqlite.schema import open_database
 from actors.jobs.sqlite.thread import StoreThread
+from actors.jobs.sqlite.uploads import Uploads, check_disk
 from protocol.errors import InsufficientStorage, Internal, NotFound
 from protocol.jobs.job import Job
 from protocol.jobs.store import Claim, Item, JobFilter, Limits, NewItem, NewJob, Outcome, StoreFigures, UnusableStore
@@ -32,14 +33,15 @@ from protocol.messages import Buffer
 logger = logging.getLogger(__name__)
 
 
-class SqliteStore:
-    """Implements `protocol.jobs.store.JobStore` in a folder."""
+class SqliteStore(SqliteBatches):
+    """Implements `protocol.jobs.store.JobStore` in a folder, and `protocol.jobs.batches.store.BatchStore`."""
 
     def __init__(self, folder: Path, limits: Limits = Limits()) -> None:  # noqa: B008 (frozen)
         self._folder = folder
         self._limits = limits
         self._files = PayloadFiles(folder / "payloads")
         self._thread = StoreThread(partial(open_database, folder / "jobs.sqlite3"))
+        self._uploads = Uploads()
         self._lock: TextIO | None = None
 
     async def open(self, now: float) -> None:
@@ -68,7 +70,7 @@ class SqliteStore:
         is_made = False
 
         def add(db: sqlite3.Connection) -> tuple[Job, bool, list[str]]:
-            self._check_disk()
+            check_disk(self._folder, self._limits)
             return changes.add(db, job, kept, self._limits, now)
 
         # Shielded: whether its files are to be removed must be known. Takes as long as the disk.
@@ -149,16 +151,6 @@ class SqliteStore:
             ) from None
         self._files.open()
 
-    def _check_disk(self) -> None:
-        """In the store's thread. Raises InsufficientStorage while too little is left for the results of what runs."""
-        disk = os.statvfs(self._folder)
-        free = disk.f_bavail * disk.f_frsize
-        if free < self._limits.reserve:
-            raise InsufficientStorage(
-                f"the disk of the job store has {free} bytes left, and {self._limits.reserve} are kept free for the "
-                f"results of jobs that run"
-            )
-
     async def _keep_all(self, items: Sequence[NewItem], kept: list[Kept]) -> None:
         """Fill `kept`, also where it fails in the middle. Raises InsufficientStorage."""
         if len(items) == 1:
@@ -191,7 +183,3 @@ class SqliteStore:
 
     async def _read(self, name: str) -> bytes:
         return await trio.to_thread.run_sync(self._files.read, name)
-
-    async def _remove(self, names: Sequence[str]) -> None:
-        if names:
-            await trio.to_thread.run_sync(self._files.remove, names)

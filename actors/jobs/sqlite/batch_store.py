@@ -1,0 +1,89 @@
+"""The part of the SQLite job store that keeps batches and their files, which streams and threads write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import trio
+
+from actors.jobs.sqlite import batches, queries
+from actors.jobs.sqlite.files import PayloadFiles
+from actors.jobs.sqlite.thread import StoreThread
+from actors.jobs.sqlite.uploads import PayloadWriter, Uploads
+from protocol.errors import NotFound
+from protocol.jobs.batches.batch import Batch
+from protocol.jobs.batches.files import StoredFile
+from protocol.jobs.batches.store import Change, FileWriter
+from protocol.jobs.store import Limits
+
+
+class SqliteBatches:
+    """Implements `protocol.jobs.batches.store.BatchStore`; the store, which it is a part of, sets its attributes."""
+
+    _folder: Path
+    _limits: Limits
+    _files: PayloadFiles
+    _thread: StoreThread
+    _uploads: Uploads
+
+    async def file_writer(self, *, is_result: bool = False) -> FileWriter:
+        held = await self._thread.call(queries.kept_bytes)
+        room = self._limits.byte_size - held
+        return PayloadWriter(self._files, self._folder, self._limits, self._uploads, room, is_result=is_result)
+
+    async def keep_file(self, file: StoredFile, writer: FileWriter) -> None:
+        written = cast(PayloadWriter, writer)
+        with trio.CancelScope(shield=True):  # whether it is kept must be known
+            dropped = await self._thread.call(lambda db: batches.add_file(db, file, self._limits))
+            written.is_kept = True
+            await self._remove(dropped)
+
+    async def find_file(self, owner: str, file_id: str) -> StoredFile | None:
+        return await self._thread.call(lambda db: batches.find_file(db, owner, file_id))
+
+    async def files(
+        self, owner: str, purpose: str, after: str, limit: int, *, ascending: bool = False
+    ) -> Sequence[StoredFile]:
+        return await self._thread.call(lambda db: batches.files(db, owner, purpose, after, limit, ascending))
+
+    async def remove_file(self, owner: str, file_id: str) -> bool:
+        removed, dropped = await self._thread.call(lambda db: batches.remove_file(db, owner, file_id))
+        await self._remove(dropped)
+        return removed
+
+    async def read_file(self, payload: str, start: int, size: int) -> bytes:
+        try:
+            return await trio.to_thread.run_sync(self._files.read_piece, payload, start, size)
+        except FileNotFoundError:
+            raise NotFound("the file has been removed") from None
+
+    async def add_batch(self, batch: Batch) -> None:
+        await self._remove(await self._thread.call(lambda db: batches.add_batch(db, batch, self._limits)))
+
+    async def find_batch(self, owner: str, batch_id: str) -> Batch | None:
+        return await self._thread.call(lambda db: batches.find_batch(db, owner, batch_id))
+
+    async def batches(self, owner: str, after: str, limit: int) -> Sequence[Batch]:
+        return await self._thread.call(lambda db: batches.batches(db, owner, after, limit))
+
+    async def unended_batches(self) -> Sequence[Batch]:
+        return await self._thread.call(batches.unended_batches)
+
+    async def change_batch(
+        self, batch_id: str, change: Change, files: Sequence[tuple[StoredFile, FileWriter]] = (), kept_until: float = 0
+    ) -> Batch | None:
+        new = [file for file, _ in files]
+        with trio.CancelScope(shield=True):  # whether the files are kept must be known
+            changed, dropped = await self._thread.call(
+                lambda db: batches.change_batch(db, batch_id, change, new, kept_until)
+            )
+            for _, writer in files:
+                cast(PayloadWriter, writer).is_kept = changed is not None
+            await self._remove(dropped)
+        return changed
+
+    async def _remove(self, names: Sequence[str]) -> None:
+        if names:
+            await trio.to_thread.run_sync(self._files.remove, names)

@@ -1,0 +1,258 @@
+"""Batches and files in the SQLite job store: whose they are, what outlives a crash, what is forgotten and when."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from actors.jobs.sqlite import schema
+from actors.jobs.sqlite.store import SqliteStore
+from protocol.errors import InsufficientStorage, InvalidArgument, NotFound
+from protocol.jobs.batches.batch import BATCH_KIND, Batch, BatchState, LineCounts, LineError, TokenUsage, new_batch_id
+from protocol.jobs.batches.files import INPUT, OUTPUT, StoredFile, new_file_id
+from protocol.jobs.job import new_job_id
+from protocol.jobs.states import JobState
+from protocol.jobs.store import JobFilter, Limits, NewItem, NewJob, Outcome
+from tests.actors.jobs.sqlite.test_store import LIMITS, NOW, opened
+
+LATER = NOW + 1000
+
+
+async def kept(
+    store: SqliteStore, content: bytes, *, owner: str = "ann", purpose: str = INPUT, created: float = NOW
+) -> StoredFile:
+    writer = await store.file_writer()
+    try:
+        await writer.write(content)
+        await writer.finish()
+        file = StoredFile(
+            new_file_id(created), owner, purpose, "in.jsonl", writer.payload, writer.size, created, created + 100
+        )
+        await store.keep_file(file, writer)
+    finally:
+        await writer.close()
+    return file
+
+
+def batch_of(file: StoredFile, now: float = NOW) -> Batch:
+    return Batch(new_batch_id(now), file.owner, "/v1/completions", file.id, file.payload, now, now + 86400)
+
+
+async def finished(store: SqliteStore, batch: Batch, output: bytes) -> Batch:
+    """One whose job has run, with its output."""
+    writer = await store.file_writer(is_result=True)
+    try:
+        await writer.write(output)
+        await writer.finish()
+        file = StoredFile(
+            new_file_id(NOW), batch.owner, OUTPUT, "out.jsonl", writer.payload, len(output), NOW + 1, LATER
+        )
+
+        def end(found: Batch) -> Batch:
+            moved = found.moved(BatchState.IN_PROGRESS, NOW).moved(BatchState.FINALIZING, NOW)
+            return replace(moved.moved(BatchState.COMPLETED, NOW), output_file=file.id)
+
+        changed = await store.change_batch(batch.id, end, [(file, writer)], LATER)
+    finally:
+        await writer.close()
+    assert changed is not None
+    return changed
+
+
+def payloads(folder: Path) -> set[str]:
+    return set(os.listdir(folder / "payloads"))
+
+
+async def test_a_file_outlives_the_store_and_is_read_in_pieces(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        file = await kept(store, b"one\ntwo\n")
+    async with opened(tmp_path) as store:
+        assert await store.find_file("ann", file.id) == file
+        assert await store.read_file(file.payload, 4, 100) == b"two\n"
+        assert await store.read_file(file.payload, 8, 100) == b""
+
+
+async def test_a_file_exists_for_its_owner_only(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        file = await kept(store, b"x")
+        assert await store.find_file("bob", file.id) is None
+        assert await store.files("bob", "", "", 10) == []
+        assert not await store.remove_file("bob", file.id)
+        assert await store.remove_file("ann", file.id)
+        assert await store.find_file("ann", file.id) is None
+        with pytest.raises(NotFound):
+            await store.read_file(file.payload, 0, 1)
+
+
+async def test_files_are_listed_in_pages_by_purpose_and_order(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        files = [await kept(store, b"x", created=NOW + i, purpose=OUTPUT if i == 2 else INPUT) for i in range(4)]
+        ids = [file.id for file in files]
+        assert [file.id for file in await store.files("ann", "", "", 2)] == [ids[3], ids[2]]
+        assert [file.id for file in await store.files("ann", "", ids[2], 10)] == [ids[1], ids[0]]
+        assert [file.id for file in await store.files("ann", "", ids[0], 10, ascending=True)] == ids[1:]
+        assert [file.id for file in await store.files("ann", OUTPUT, "", 10)] == [ids[2]]
+
+
+async def test_what_is_not_kept_leaves_nothing(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        writer = await store.file_writer()
+        await writer.write(b"x" * 100)
+        await writer.finish()
+        await writer.close()
+        assert payloads(tmp_path) == set()
+        writer = await store.file_writer()
+        await writer.write(b"x" * 100)
+        await writer.close()
+        assert payloads(tmp_path) == set()
+        assert store._uploads.byte_size == 0
+
+
+async def test_what_a_crash_has_left_of_an_upload_is_swept(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        file = await kept(store, b"x")
+        (tmp_path / "payloads" / "0123.part").write_bytes(b"half")
+    async with opened(tmp_path) as store:
+        assert payloads(tmp_path) == {file.payload}
+
+
+async def test_uploads_are_refused_where_all_together_have_no_room(tmp_path: Path) -> None:
+    async with opened(tmp_path, Limits(byte_size=2000, reserve=0)) as store:
+        await kept(store, b"x" * 700)
+        first, second = await store.file_writer(), await store.file_writer()
+        await first.write(b"x" * 500)
+        with pytest.raises(InsufficientStorage, match="--jobs-max-bytes"):
+            await second.write(b"x" * 500)
+        await second.close()
+        await first.close()
+        result = await store.file_writer(is_result=True)
+        await result.write(b"x" * 5000)
+        await result.close()
+
+
+async def test_the_files_of_ended_batches_make_room_the_oldest_first_and_no_others(tmp_path: Path) -> None:
+    async with opened(tmp_path, Limits(byte_size=6000, reserve=0)) as store:
+        unused = await kept(store, b"x" * 1000)
+        used = await kept(store, b"x" * 1000)
+        await store.add_batch(batch := batch_of(used))
+        done = await finished(store, batch, b"y" * 10)
+        await store.add(NewJob(new_job_id(NOW), "ann", [NewItem("m", [b"z" * 2000])], NOW + 100), NOW)
+        assert await store.find_file("ann", used.id) is None
+        assert await store.find_file("ann", unused.id) is not None
+        assert await store.find_file("ann", done.output_file) is not None
+
+
+async def test_the_input_of_a_batch_that_has_not_ended_cannot_be_removed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        file = await kept(store, b"x")
+        await store.add_batch(batch := batch_of(file))
+        with pytest.raises(InvalidArgument, match=batch.id):
+            await store.remove_file("ann", file.id)
+        await store.expire(LATER)
+        assert await store.find_file("ann", file.id) is not None
+        await finished(store, batch, b"")
+        assert await store.remove_file("ann", file.id)
+
+
+async def test_a_batch_of_a_file_that_is_gone_or_another_owners_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        file = await kept(store, b"x")
+        with pytest.raises(NotFound, match=file.id):
+            await store.add_batch(replace(batch_of(file), owner="bob"))
+
+
+async def test_a_batch_is_kept_as_it_is(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        file = await kept(store, b"x")
+        await store.add_batch(replace(batch_of(file), metadata={"a": "b"}))
+        (batch,) = await store.unended_batches()
+
+        def fail(found: Batch) -> Batch:
+            errors = (LineError("invalid_json_line", "wrong", 3, "custom_id"),)
+            counted = replace(found, errors=errors, counts=LineCounts(3, 1, 2), usage=TokenUsage(1, 2, 3, 4))
+            return counted.moved(BatchState.FAILED, NOW + 5)
+
+        failed = await store.change_batch(batch.id, fail, (), LATER)
+    async with opened(tmp_path) as store:
+        assert await store.find_batch("ann", batch.id) == failed
+        assert failed is not None
+        assert failed.ended == NOW + 5
+        assert await store.find_batch("bob", batch.id) is None
+        assert await store.unended_batches() == []
+        assert await store.change_batch("batch_none", fail) is None
+
+
+async def test_batches_are_listed_in_pages_the_newest_first(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        file = await kept(store, b"x")
+        made = [batch_of(file, NOW + i) for i in range(3)]
+        for batch in made:
+            await store.add_batch(batch)
+        assert [batch.id for batch in await store.batches("ann", "", 2)] == [made[2].id, made[1].id]
+        assert [batch.id for batch in await store.batches("ann", made[1].id, 2)] == [made[0].id]
+        assert await store.batches("bob", "", 2) == []
+
+
+async def test_the_job_of_a_batch_is_held_until_its_files_are_written(tmp_path: Path) -> None:
+    async with opened(tmp_path, Limits(byte_size=4000, reserve=0, keep_seconds=1)) as store:
+        file = await kept(store, b"x")
+        await store.add_batch(batch := batch_of(file))
+        job, _ = await store.add(NewJob(batch.id, "ann", [NewItem("m", [b"z"])], NOW + 9, kind=BATCH_KIND), NOW)
+        (claim,) = await store.claim({}, 1, NOW)
+        assert claim.kind == BATCH_KIND
+        await store.finish(Outcome(job.id, 0, claim.claim, JobState.SUCCEEDED, [b"r"]), NOW)
+        await store.expire(LATER)
+        with pytest.raises(InsufficientStorage):
+            await store.add(NewJob(new_job_id(NOW), "ann", [NewItem("m", [b"z" * 3500])], NOW + 100), NOW)
+        assert await store.find("ann", job.id) is not None
+        await finished(store, batch, b"out")
+        assert await store.find("ann", job.id) is None
+        (only,) = payloads(tmp_path) - {file.payload}
+        assert await store.read_file(only, 0, 10) == b"out"
+
+
+async def test_files_and_batches_are_forgotten_after_their_time(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        empty = (await store.figures()).byte_size
+        file = await kept(store, b"x")
+        await store.add_batch(batch := batch_of(file))
+        done = await finished(store, batch, b"out")
+        await store.expire(LATER - 1)
+        assert await store.find_batch("ann", batch.id) == done
+        assert await store.find_file("ann", file.id) is None
+        await store.expire(LATER)
+        assert await store.find_batch("ann", batch.id) is None
+        assert await store.find_file("ann", done.output_file) is None
+        assert payloads(tmp_path) == set()
+        assert (await store.figures()).byte_size == empty
+
+
+async def test_jobs_of_batches_are_no_jobs_of_the_list(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.add(NewJob("batch_1", "ann", [NewItem("m", [b"z"])], NOW + 9, kind=BATCH_KIND), NOW)
+        assert await store.jobs("ann", JobFilter(), "", 10) == []
+        assert [job.id for job in await store.jobs("ann", JobFilter(kind=BATCH_KIND), "", 10)] == ["batch_1"]
+
+
+async def test_a_store_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:
+    old = sqlite3.connect(tmp_path / "jobs.sqlite3", isolation_level=None)
+    old.executescript(f"PRAGMA journal_mode = WAL; {schema._JOBS} PRAGMA user_version = 1;")
+    old.execute(
+        "INSERT INTO jobs (id, owner, model, version, state, queued, created, deadline, bytes, metadata) "
+        "VALUES ('job_1', 'ann', 'm', -1, 'queued', 1, ?, ?, 1, '{}')",
+        (NOW, NOW + 10),
+    )
+    old.execute(
+        "INSERT INTO items (job, place, model, state, not_before, custom_id, form, request, request_bytes) "
+        "VALUES (1, 0, 'm', 'queued', ?, '', x'', x'00', 1)",
+        (NOW,),
+    )
+    old.close()
+    async with opened(tmp_path, LIMITS) as store:
+        (claim,) = await store.claim({}, 1, NOW)
+        assert (claim.job_id, claim.kind) == ("job_1", "")
+        await kept(store, b"x")
