@@ -76,7 +76,8 @@ ROOMS: dict[str, dict[str, str]] = {
         "shared_memory": "core datatypes errors messages tensors",
         "http2": "limits messages reactor sync",
         "responses": "errors failures sync",
-        "media": "errors",
+        "outgoing": "",
+        "media": "errors outgoing",
         "metrics_text": "sync zipped",
         "open_connections": "",
         "services": (
@@ -88,9 +89,9 @@ ROOMS: dict[str, dict[str, str]] = {
             "reactor server_settings services shapes shared_memory sync zipped"
         ),
         "http": (
-            "access console core datatypes errors failures gen_ai http2 jobs limits log media messages metrics_text "
-            "open_connections origin quotas reactor responses server_settings services shapes shared_memory sync text "
-            "zipped"
+            "access console core datatypes errors failures gen_ai http2 jobs limits log messages metrics_text "
+            "open_connections origin outgoing quotas reactor responses server_settings services shapes shared_memory "
+            "sync text zipped"
         ),
     },
     "protocol.http": {

@@ -13,7 +13,7 @@ from pathlib import Path
 from protocol.access.restricted import OPENAI_API, Restriction
 from protocol.http.settings import Interface, OpenAISettings
 from protocol.media.fetcher import MediaSettings
-from protocol.media.hosts import HostRule
+from protocol.outgoing.hosts import HostRule
 from protocol.text.output_parser import TOOL_PARSERS
 from repository.text_files import TOKENIZER
 from repository.text_models import TextDefaults

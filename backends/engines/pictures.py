@@ -10,7 +10,7 @@ import trio
 from backends.engines.tensors.images import Given, ImageRoom, Images, decode_images
 from protocol.errors import InvalidArgument
 from protocol.media.fetcher import MediaFetcher
-from protocol.media.urls import NotFetched
+from protocol.outgoing.urls import UrlError
 
 _MOST_DECODERS = 2
 
@@ -53,7 +53,7 @@ class PictureReader:
             raise self._unfetched(name, url, "pictures are not fetched here: expected a data URL")
         try:
             found = await self._media.fetch_all(urls, take)
-        except NotFetched as error:
+        except UrlError as error:
             raise self._unfetched(urls[error.url], error.url, str(error)) from None
         return [each._replace(data=found[each.data]) if isinstance(each.data, str) else each for each in given]
 

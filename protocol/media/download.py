@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 import h11
 
-from protocol.media.urls import MediaUrl, NotFetched
+from protocol.outgoing.urls import HttpUrl, UrlError
 
 _OK, _REDIRECTS = 200, (301, 302, 303, 307, 308)
 # What a host sends may consist of very many parts: so many are read at a time.
@@ -39,7 +39,7 @@ class Download:
         self._on_bytes = on_bytes
         self._connection = h11.Connection(h11.CLIENT)
 
-    def request(self, url: MediaUrl) -> bytes:
+    def request(self, url: HttpUrl) -> bytes:
         headers = [
             ("Host", url.authority),
             ("User-Agent", "trioton"),
@@ -61,7 +61,7 @@ class Download:
         """Go on with what has come, for a short time.
 
         Raises:
-            NotFetched: the answer has no body that is wanted, is none of HTTP, or too long.
+            UrlError: the answer has no body that is wanted, is none of HTTP, or too long.
         """
         try:
             for _ in range(_PARTS):
@@ -86,7 +86,7 @@ class Download:
             case h11.EndOfMessage():
                 return True
             case h11.ConnectionClosed():
-                raise NotFetched("its connection ended without an answer")
+                raise UrlError("its connection ended without an answer")
         return False
 
     def _begin(self, response: h11.Response) -> None:
@@ -95,15 +95,15 @@ class Download:
             self.redirect = headers[b"location"]
             return
         if response.status_code != _OK:
-            raise NotFetched(f"its answer has status {response.status_code}")
+            raise UrlError(f"its answer has status {response.status_code}")
         if headers.get(b"content-encoding", "identity").lower() != "identity":
-            raise NotFetched("its answer is compressed, although that was not asked for")
+            raise UrlError("its answer is compressed, although that was not asked for")
         self._check(int(headers.get(b"content-length", 0)))  # h11 has read it
 
     def _check(self, size: int) -> None:
         if size > self._most:
-            raise NotFetched(f"it has more than {self._most} bytes (--openai-media-max-bytes)")
+            raise UrlError(f"it has more than {self._most} bytes (--openai-media-max-bytes)")
 
 
-def _no_http(error: h11.RemoteProtocolError) -> NotFetched:
-    return NotFetched(f"its answer is cut short, or none of HTTP: {error}")
+def _no_http(error: h11.RemoteProtocolError) -> UrlError:
+    return UrlError(f"its answer is cut short, or none of HTTP: {error}")

@@ -299,7 +299,7 @@ def test_a_message_with_a_picture_of_another_host(url: str, pictures: str) -> No
 @pytest.mark.parametrize(
     ("model", "address", "status", "text"),
     [
-        ("llava", "https://example.com/a.png", 400, "is none of the hosts that this server fetches from"),
+        ("llava", "https://example.com/a.png", 400, "is none of the hosts that this server asks"),
         ("llava", "data:text/plain;base64,aGVsbG8=", 400, "expected a data URL with a picture"),
         ("llava", "data:image/png;base64,aGVsbG8=", 400, "image[0]: expected a picture"),
         ("echo", "data:image/png;base64,aGVsbG8=", 400, "engine 'scripted' sees no pictures"),

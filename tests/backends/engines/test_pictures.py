@@ -14,7 +14,7 @@ from backends.engines.tensors.images import Given, ImageRoom
 from backends.engines.worker.trioton_engine.engine import Image
 from protocol.errors import InvalidArgument, Overloaded
 from protocol.media.fetcher import MediaFetcher, MediaSettings
-from protocol.media.hosts import HostRule
+from protocol.outgoing.hosts import HostRule
 from tests.protocol.media.hosts import Host, answer
 
 LONG = 60.0
@@ -55,7 +55,7 @@ async def test_what_cannot_be_fetched(nursery: trio.Nursery) -> None:
     for media, url, text in (
         (reader(host.port, room), f"{base}/no", f"m: x: '{base}/no' cannot be fetched: its answer has status 404"),
         (reader(host.port, room), f"{base}/text", r"m: x\[0\]: expected a picture .* 5 bytes that are none"),
-        (reader(host.port, room), "http://localhost/", "is none of the hosts that this server fetches from"),
+        (reader(host.port, room), "http://localhost/", "is none of the hosts that this server asks"),
         (PictureReader("m", None, room), base, "m: x: .* cannot be fetched: pictures are not fetched here"),
     ):
         with pytest.raises(InvalidArgument, match=text):

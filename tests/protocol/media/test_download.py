@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.media.download import Download, Progress
-from protocol.media.urls import NotFetched, parse_url
+from protocol.outgoing.urls import UrlError, parse_url
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 
@@ -88,6 +88,6 @@ def test_a_redirect(status: int) -> None:
     ],
 )
 def test_answers_that_are_not_wanted(answer: bytes, reason: str) -> None:
-    with pytest.raises(NotFetched) as caught:
+    with pytest.raises(UrlError) as caught:
         download(answer)
     assert reason in str(caught.value)

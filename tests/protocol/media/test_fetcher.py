@@ -13,8 +13,8 @@ import trustme
 from protocol.errors import Overloaded
 from protocol.limits.request_memory import RequestMemory, RequestShare
 from protocol.media.fetcher import MAX_FETCHES, MediaFetcher, MediaSettings
-from protocol.media.hosts import HostRule
-from protocol.media.urls import NotFetched
+from protocol.outgoing.hosts import HostRule
+from protocol.outgoing.urls import UrlError
 from tests.protocol.media.hosts import Host, answer
 
 LOOPBACK = ["127.0.0.1"]
@@ -55,7 +55,7 @@ async def test_names_are_those_of_the_system(nursery: trio.Nursery) -> None:
     host = await nursery.start(Host({"/": answer(b"a")}).run)
     settings = MediaSettings([HostRule.parse(f"localhost:{host.port}")], timeout=LONG)
     assert await MediaFetcher(settings).fetch(f"http://localhost:{host.port}") == b"a"
-    with pytest.raises(NotFetched, match=r"there is no host 'nowhere\.invalid'"):
+    with pytest.raises(UrlError, match=r"there is no host 'nowhere\.invalid'"):
         await MediaFetcher(MediaSettings([HostRule()], timeout=LONG)).fetch("http://nowhere.invalid")
 
 
@@ -64,7 +64,7 @@ async def test_an_address_that_is_not_public_is_never_asked(nursery: trio.Nurser
     host = await nursery.start(Host({"/": answer(b"secret")}).run)
     media = fetcher(f"*:{host.port}", f"*.test:{host.port}")
     for name in ("pictures.test", "127.0.0.1", "2130706433"):
-        with pytest.raises(NotFetched, match="has no public address"):
+        with pytest.raises(UrlError, match="has no public address"):
             await media.fetch(f"http://{name}:{host.port}/")
     assert host.asked == []
 
@@ -81,7 +81,7 @@ async def test_another_address_is_tried_where_one_takes_no_connection(nursery: t
     host = await nursery.start(Host({"/": answer(b"a")}).run)
     url, rule = f"http://pictures.test:{host.port}", f"pictures.test:{host.port}"
     nobody = await free_port()
-    with pytest.raises(NotFetched, match="no connection could be made"):
+    with pytest.raises(UrlError, match="no connection could be made"):
         await fetcher(f"pictures.test:{nobody}").fetch(f"http://pictures.test:{nobody}")
     assert await fetcher(rule, names=Names(["127.0.0.2", "127.0.0.1"])).fetch(url) == b"a"
 
@@ -98,7 +98,7 @@ async def free_port() -> int:
     ("path", "reason"),
     [
         ("/other", "redirected to another host"),
-        ("/port", "is none of the hosts that this server fetches from"),
+        ("/port", "is none of the hosts that this server asks"),
         ("/around", "redirected more than 3 times"),
         ("/file", "expected an http or https URL"),
         ("/gone", "status 404"),
@@ -121,14 +121,14 @@ async def test_what_is_not_taken(nursery: trio.Nursery, path: str, reason: str) 
     }
     host = await nursery.start(Host(answers).run)
     media = fetcher(f"pictures.test:{host.port}", max_bytes=1000)
-    with pytest.raises(NotFetched, match=reason):
+    with pytest.raises(UrlError, match=reason):
         await media.fetch(f"http://pictures.test:{host.port}{path}")
     assert set(host.asked) == {path}
 
 
 async def test_a_host_that_does_not_answer(nursery: trio.Nursery) -> None:
     host = await nursery.start(Host({}).run)
-    with pytest.raises(NotFetched, match=r"took longer than 0.2 seconds \(--openai-media-timeout\)"):
+    with pytest.raises(UrlError, match=r"took longer than 0.2 seconds \(--openai-media-timeout\)"):
         await fetcher(f"a:{host.port}", timeout=0.2).fetch(f"http://a:{host.port}")
 
 
@@ -176,10 +176,10 @@ async def test_https(nursery: trio.Nursery) -> None:
     authority.configure_trust(trusting)
     media = fetcher(f"pictures.test:{host.port}", f"other.test:{host.port}", tls=trusting)
     assert await media.fetch(f"https://pictures.test:{host.port}") == b"a"
-    with pytest.raises(NotFetched, match="TLS failed: Hostname mismatch"):
+    with pytest.raises(UrlError, match="TLS failed: Hostname mismatch"):
         await media.fetch(f"https://other.test:{host.port}")
-    with pytest.raises(NotFetched, match=r"TLS failed: .*(self-signed|unable to get local issuer)"):
+    with pytest.raises(UrlError, match=r"TLS failed: .*(self-signed|unable to get local issuer)"):
         await fetcher(f"pictures.test:{host.port}").fetch(f"https://pictures.test:{host.port}")
     plain = await nursery.start(Host({"/": answer(b"a")}).run)
-    with pytest.raises(NotFetched, match="took longer"):  # it waits for the end of a head
+    with pytest.raises(UrlError, match="took longer"):  # it waits for the end of a head
         await fetcher(f"a:{plain.port}", timeout=0.5).fetch(f"https://a:{plain.port}")

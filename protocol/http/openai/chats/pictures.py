@@ -12,7 +12,7 @@ from protocol.http.exchange import HttpRequest
 from protocol.http.openai.codec.images import Picture, is_picture, names_urls, pictures_of
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.threads import in_thread
-from protocol.media.urls import NotFetched
+from protocol.outgoing.urls import UrlError
 
 # Of one request.
 MAX_FETCHED = 16
@@ -39,7 +39,7 @@ async def with_pictures(request: HttpRequest, messages: Messages) -> Messages:
     request.end_turn()
     try:
         files = await media.fetch_all(first, request.fetched.take)
-    except NotFetched as error:
+    except UrlError as error:
         raise _unfetched(first[error.url], str(error)) from None
     fetched = await trio.to_thread.run_sync(lambda: {url: b64encode(file).decode() for url, file in files.items()})
     found = iter(Picture(each.path, each.base64 or fetched[each.url]) for each in pictures)

@@ -14,7 +14,7 @@ from protocol.http.openai.chats.pictures import MAX_FETCHED, with_pictures
 from protocol.http.openai.codec.images import Picture
 from protocol.http.openai.errors import FieldError
 from protocol.media.fetcher import MediaFetcher, MediaSettings
-from protocol.media.hosts import HostRule
+from protocol.outgoing.hosts import HostRule
 from tests.protocol.http.fake_services import make_request, make_services
 from tests.protocol.media.hosts import Host, answer
 

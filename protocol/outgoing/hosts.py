@@ -1,4 +1,4 @@
-"""Hosts that media may be fetched from: those that the operator names, and addresses that are nobody's own. Pure.
+"""Hosts that the server may ask for its clients: those that the operator names, and public addresses. Pure.
 
 A name may lead to any address, so it is the address that decides: it must be a public one, unless the host was named.
 """
@@ -9,7 +9,7 @@ import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from protocol.media.urls import PORTS, MediaUrl, NotFetched, normal_host
+from protocol.outgoing.urls import PORTS, HttpUrl, UrlError, normal_host
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -43,44 +43,48 @@ class HostRule:
             return cls(port=port)
         try:
             host = normal_host(name.removeprefix("*.").removeprefix("[").removesuffix("]"))
-        except NotFetched:
+        except UrlError:
             raise ValueError("expected a host, *.<domain> or *, perhaps with :<port>; a host, not a URL") from None
         return cls("", f".{host}", port) if name.startswith("*.") else cls(host, "", port)
 
-    def takes(self, url: MediaUrl) -> bool:
+    def takes(self, url: HttpUrl) -> bool:
         if url.port != (self.port or PORTS[url.scheme]):
             return False
         return url.host == self.host if self.host else url.host.endswith(self.suffix)
 
 
 class AllowedHosts:
-    """The rules of one server."""
+    """The rules that one flag of a server gives; errors name it."""
 
-    def __init__(self, rules: Sequence[HostRule]) -> None:
+    def __init__(self, rules: Sequence[HostRule], flag: str) -> None:
         self._rules = rules
+        self._flag = flag
 
-    def check(self, url: MediaUrl) -> None:
-        """Raises NotFetched: nothing is fetched from this host, or not on this port."""
+    def check(self, url: HttpUrl) -> None:
+        """Raises UrlError: this host is not asked, or not on this port."""
         if not any(rule.takes(url) for rule in self._rules):
-            raise NotFetched(
-                f"'{url.host:.80}', port {url.port}, is none of the hosts that this server fetches from "
-                f"(--openai-allowed-media-domains)"
+            raise UrlError(
+                f"'{url.host:.80}', port {url.port}, is none of the hosts that this server asks ({self._flag})"
             )
 
-    def usable(self, url: MediaUrl, addresses: Sequence[str]) -> list[str]:
+    def usable(self, url: HttpUrl, addresses: Sequence[str]) -> list[str]:
         """Those of a host's addresses that may be asked.
 
         Raises:
-            NotFetched: none may.
+            UrlError: none may.
         """
-        is_named = any(rule.host and rule.takes(url) for rule in self._rules)
+        is_named = self.is_named(url)
         found = [each for each in addresses if is_named or is_public(each)]
         if not found:
-            raise NotFetched(
-                f"'{url.host:.80}' has no public address; the server fetches from others only if the host is named in "
-                f"--openai-allowed-media-domains"
+            raise UrlError(
+                f"'{url.host:.80}' has no public address; the server asks others only if the host is named in "
+                f"{self._flag}"
             )
         return found
+
+    def is_named(self, url: HttpUrl) -> bool:
+        """Whether a rule is for this host alone."""
+        return any(rule.host and rule.takes(url) for rule in self._rules)
 
 
 def is_public(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Which hosts media are fetched from, and which of their addresses may be asked."""
+"""Which hosts clients may name, and which of their addresses may be asked."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.media.hosts import AllowedHosts, HostRule, is_public
-from protocol.media.urls import NotFetched, parse_url
+from protocol.outgoing.hosts import AllowedHosts, HostRule, is_public
+from protocol.outgoing.urls import UrlError, parse_url
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_what_is_no_rule(text: str) -> None:
 
 
 def hosts(*rules: str) -> AllowedHosts:
-    return AllowedHosts([HostRule.parse(each) for each in rules])
+    return AllowedHosts([HostRule.parse(each) for each in rules], "--allowed")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_hosts_that_may_be_asked(rules: list[str], url: str) -> None:
     ],
 )
 def test_hosts_that_may_not(rules: list[str], url: str) -> None:
-    with pytest.raises(NotFetched, match="is none of the hosts that this server fetches from"):
+    with pytest.raises(UrlError, match="is none of the hosts that this server asks"):
         hosts(*rules).check(parse_url(url))
 
 
@@ -95,7 +95,7 @@ def test_an_address_that_is_not_public_needs_a_host_that_is_named() -> None:
     assert hosts("a.example.com").usable(url, addresses) == addresses
     for rule in ("*", "*.example.com"):
         assert hosts(rule).usable(url, addresses) == ["1.1.1.1"]
-        with pytest.raises(NotFetched, match="has no public address"):
+        with pytest.raises(UrlError, match="has no public address"):
             hosts(rule).usable(url, OWN)
 
 
@@ -103,7 +103,7 @@ def test_a_host_is_named_with_its_port() -> None:
     """The server's own ports are not open because another one on its machine is."""
     allowed = hosts("localhost:9000", "*")
     assert allowed.usable(parse_url("http://localhost:9000/"), ["127.0.0.1"]) == ["127.0.0.1"]
-    with pytest.raises(NotFetched, match="has no public address"):
+    with pytest.raises(UrlError, match="has no public address"):
         allowed.usable(parse_url("http://localhost/"), ["127.0.0.1"])
 
 

@@ -1,4 +1,4 @@
-"""URLs of media: which ones can be fetched at all, and what is asked of which host. Pure."""
+"""URLs that clients name: which ones can be asked at all, and what of which host. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _ODD = re.compile(r"[\x00-\x20\x7f\\]")
 _KEPT = "%/:=&?~+!$,;'@()*[]"
 
 
-class NotFetched(Exception):
-    """Something cannot be fetched; the text says why, for the client that named it. `url` is what it named."""
+class UrlError(Exception):
+    """What a URL names cannot be asked for; the text says why, for the client that named it. `url` is what it named."""
 
     url = ""
 
 
 @dataclass(frozen=True, slots=True)
-class MediaUrl:
+class HttpUrl:
     """An http or https URL. `host` is in lower case and ASCII, an address in its usual form; `target` is path and
     query."""
 
@@ -41,27 +41,27 @@ class MediaUrl:
         return f"{self.scheme}://{self.authority}{self.target}"
 
 
-def parse_url(text: str) -> MediaUrl:
-    """Raises NotFetched: it is no such URL, or has a user's name or a password."""
+def parse_url(text: str) -> HttpUrl:
+    """Raises UrlError: it is no such URL, or has a user's name or a password."""
     if len(text) > MAX_URL:
-        raise NotFetched(f"a URL has at most {MAX_URL} characters, this one has {len(text)}")
+        raise UrlError(f"a URL has at most {MAX_URL} characters, this one has {len(text)}")
     if _ODD.search(text):
-        raise NotFetched("a URL has no spaces, backslashes or control characters")
+        raise UrlError("a URL has no spaces, backslashes or control characters")
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
     except ValueError as error:
-        raise NotFetched(f"it is no URL: {error}") from None
+        raise UrlError(f"it is no URL: {error}") from None
     if parts.scheme not in PORTS:
-        raise NotFetched(f"expected an http or https URL, got '{parts.scheme:.20}'")
+        raise UrlError(f"expected an http or https URL, got '{parts.scheme:.20}'")
     if "@" in parts.netloc:
-        raise NotFetched("a URL with a user's name or a password is not taken")
+        raise UrlError("a URL with a user's name or a password is not taken")
     port = PORTS[parts.scheme] if port is None else port
-    return MediaUrl(parts.scheme, normal_host(host), port, _target(parts))
+    return HttpUrl(parts.scheme, normal_host(host), port, _target(parts))
 
 
 def normal_host(host: str) -> str:
-    """One form for each host. Raises NotFetched."""
+    """One form for each host. Raises UrlError."""
     host = host.rstrip(".")
     try:
         return str(ipaddress.ip_address(host))
@@ -72,15 +72,15 @@ def normal_host(host: str) -> str:
     except UnicodeError:
         name = ""
     if not name or not re.fullmatch(r"[a-z0-9._-]+", name):
-        raise NotFetched(f"'{host:.80}' is no name of a host")
+        raise UrlError(f"'{host:.80}' is no name of a host")
     return name
 
 
-def redirected(url: MediaUrl, location: str) -> MediaUrl:
-    """Where an answer points to. Raises NotFetched: to another host, or nowhere."""
+def redirected(url: HttpUrl, location: str) -> HttpUrl:
+    """Where an answer points to. Raises UrlError: to another host, or nowhere."""
     found = parse_url(urljoin(url.text, location))
     if found.host != url.host:
-        raise NotFetched("it was redirected to another host, which is not followed")
+        raise UrlError("it was redirected to another host, which is not followed")
     return found
 
 

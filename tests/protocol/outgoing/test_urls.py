@@ -7,23 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.media.download import Download
-from protocol.media.urls import MAX_URL, MediaUrl, NotFetched, normal_host, parse_url, redirected
+from protocol.outgoing.urls import MAX_URL, HttpUrl, UrlError, normal_host, parse_url, redirected
 
 
 @pytest.mark.parametrize(
     ("text", "url"),
     [
-        ("http://example.com", MediaUrl("http", "example.com", 80, "/")),
-        ("HTTPS://Example.COM./a/b.png?x=1&y=2#part", MediaUrl("https", "example.com", 443, "/a/b.png?x=1&y=2")),
-        ("http://example.com:8080/ä", MediaUrl("http", "example.com", 8080, "/%C3%A4")),
-        ("http://[::1]:80/a%20b", MediaUrl("http", "::1", 80, "/a%20b")),
-        ("http://[0:0::1]/", MediaUrl("http", "::1", 80, "/")),
-        ("https://münchen.de/", MediaUrl("https", "xn--mnchen-3ya.de", 443, "/")),
-        ("http://my_store:9000/x", MediaUrl("http", "my_store", 9000, "/x")),
-        ("http://2130706433/", MediaUrl("http", "2130706433", 80, "/")),
+        ("http://example.com", HttpUrl("http", "example.com", 80, "/")),
+        ("HTTPS://Example.COM./a/b.png?x=1&y=2#part", HttpUrl("https", "example.com", 443, "/a/b.png?x=1&y=2")),
+        ("http://example.com:8080/ä", HttpUrl("http", "example.com", 8080, "/%C3%A4")),
+        ("http://[::1]:80/a%20b", HttpUrl("http", "::1", 80, "/a%20b")),
+        ("http://[0:0::1]/", HttpUrl("http", "::1", 80, "/")),
+        ("https://münchen.de/", HttpUrl("https", "xn--mnchen-3ya.de", 443, "/")),
+        ("http://my_store:9000/x", HttpUrl("http", "my_store", 9000, "/x")),
+        ("http://2130706433/", HttpUrl("http", "2130706433", 80, "/")),
     ],
 )
-def test_what_is_asked_of_whom(text: str, url: MediaUrl) -> None:
+def test_what_is_asked_of_whom(text: str, url: HttpUrl) -> None:
     assert parse_url(text) == url
 
 
@@ -47,7 +47,7 @@ def test_what_is_asked_of_whom(text: str, url: MediaUrl) -> None:
     ],
 )
 def test_what_is_no_such_url(text: str, reason: str) -> None:
-    with pytest.raises(NotFetched) as caught:
+    with pytest.raises(UrlError) as caught:
         parse_url(text)
     assert reason in str(caught.value)
 
@@ -75,13 +75,13 @@ def test_redirects_within_a_host(location: str, text: str) -> None:
 
 @pytest.mark.parametrize("location", ["http://b/", "//b/", "file:///etc/passwd", "http://a@b/", "http://127.0.0.1/"])
 def test_other_redirects(location: str) -> None:
-    with pytest.raises(NotFetched):
+    with pytest.raises(UrlError):
         redirected(parse_url("http://a/x/y"), location)
 
 
 def test_hosts_that_are_none() -> None:
     for host in ("", ".", "a/b", "a:b", "*"):
-        with pytest.raises(NotFetched):
+        with pytest.raises(UrlError):
             normal_host(host)
 
 
@@ -112,7 +112,7 @@ def test_any_text_is_a_url_or_refused(text: str) -> None:
     """And one that was read is read as the same again: nobody could mean another host by it."""
     try:
         url = parse_url(text)
-    except NotFetched:
+    except UrlError:
         return
     assert parse_url(url.text) == url
     request = Download(1).request(url)
