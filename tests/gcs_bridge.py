@@ -70,6 +70,9 @@ class Bridge(http.server.BaseHTTPRequestHandler):
         else:
             self.list(bucket, dict(urllib.parse.parse_qsl(url.query)))
 
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
     def list(self, bucket: str, query: dict[str, str]) -> None:
         prefix = urllib.parse.urlencode({"prefix": query.get("prefix", "")})
         listed = (self.emulator.json_of(bucket, "o", query=f"?{prefix}") or {})["items"]
@@ -109,7 +112,8 @@ class Bridge(http.server.BaseHTTPRequestHandler):
             self.send_header(name.replace("_", "-"), value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
         pass

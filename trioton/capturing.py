@@ -7,10 +7,10 @@ from typing import cast
 
 from actors.capture.capture import Capture
 from actors.capture.capturing_core import CapturingCore
-from actors.capture.targets import BucketTarget, FolderTarget
 from actors.capture.writer import CaptureWriter
 from protocol.core import InferenceCore
 from repository.stores.client import Bucket
+from repository.stores.targets import BucketTarget, FolderTarget
 from repository.stores.urls import StoreUrl
 from trioton.settings import Settings
 

@@ -18,8 +18,8 @@ from actors.capture.captured_call import CapturedCall
 from actors.capture.encoding import CallEncoder
 from actors.capture.parquet import parquet_file, require_pyarrow
 from actors.capture.settings import CaptureFormat, CaptureSettings
-from actors.capture.targets import CaptureTarget
 from protocol.errors import ServerError, text_of
+from repository.stores.targets import FileTarget
 
 
 class _Buffer:
@@ -39,7 +39,7 @@ class CaptureWriter:
     due_at: when `flush` has something to do again, in the caller's time.
     """
 
-    def __init__(self, settings: CaptureSettings, target: CaptureTarget) -> None:
+    def __init__(self, settings: CaptureSettings, target: FileTarget) -> None:
         self._settings = settings
         self._target = target
         self._encoder = CallEncoder(settings.redacted, settings.max_tensor_bytes)

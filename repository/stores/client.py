@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
-from protocol.errors import Unsupported
+from protocol.errors import NotFound, Unsupported
 from repository.stores.credentials import store_options
 from repository.stores.errors import AccessDenied, store_error
 from repository.stores.urls import StoreUrl
@@ -68,13 +68,22 @@ class Bucket:
         def collect(store: Any) -> list[StoredObject]:
             import obstore
 
-            found = obstore.list(store, prefix=prefix or None).collect()
-            return [
-                StoredObject(each["path"], each["size"], each["e_tag"] or "", _nanoseconds(each["last_modified"]))
-                for each in found
-            ]
+            return [_stored(each) for each in obstore.list(store, prefix=prefix or None).collect()]
 
         return self._call(collect, f"list '{prefix}/'" if prefix else "list the bucket")
+
+    def find(self, key: str) -> StoredObject | None:
+        """One object; None where there is none of this key. Raises as `list`."""
+
+        def head(store: Any) -> StoredObject:
+            import obstore
+
+            return _stored(obstore.head(store, key))
+
+        try:
+            return self._call(head, f"look for '{key}'")
+        except NotFound:
+            return None
 
     def read(self, item: StoredObject, start: int, end: int) -> Iterator[memoryview]:
         """The bytes from `start` to before `end`, in chunks.
@@ -166,6 +175,10 @@ class Bucket:
             return kinds[self.url.scheme](self.url.bucket, **more)
         except Exception as exc:
             raise store_error(exc, self.url, "open the store") from None
+
+
+def _stored(found: Mapping[str, Any]) -> StoredObject:
+    return StoredObject(found["path"], found["size"], found["e_tag"] or "", _nanoseconds(found["last_modified"]))
 
 
 def _nanoseconds(time: Any) -> int:

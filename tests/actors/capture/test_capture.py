@@ -20,11 +20,11 @@ from actors.capture.captured_call import CapturedCall, Memory, size_of
 from actors.capture.encoding import HEAD_ELEMENTS, REDACTED, CallEncoder
 from actors.capture.sampling import CaptureSampling
 from actors.capture.settings import CaptureFormat, CaptureSettings
-from actors.capture.targets import FolderTarget
 from actors.capture.writer import CaptureWriter
 from protocol.datatypes import DataType
 from protocol.errors import Decoupled, Internal, NotFound
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from repository.stores.targets import FolderTarget
 from tests.backends.python.processes import until
 
 ALL = CaptureSettings(share=1.0)

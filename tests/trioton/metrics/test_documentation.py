@@ -10,7 +10,6 @@ import trio
 
 from actors.capture.capture import Capture
 from actors.capture.settings import CaptureSettings
-from actors.capture.targets import FolderTarget
 from actors.capture.writer import CaptureWriter
 from actors.jobs.runner import RunnerFigures
 from actors.lifecycle.residence import ResidenceSnapshot
@@ -24,6 +23,7 @@ from protocol.jobs.states import JobState
 from protocol.jobs.store import StoreFigures
 from protocol.open_connections import Open, OpenConnections
 from protocol.quotas.usage import Usage
+from repository.stores.targets import FolderTarget
 from tests.trioton.test_gpus import Driver
 from trioton.gpus import Gpus
 from trioton.metrics.metrics import Metrics

@@ -8,11 +8,11 @@ from __future__ import annotations
 import msgspec
 import trio
 
+from protocol.http.codec.job_rows import response_json
 from protocol.http.codec.jobs import job_json
 from protocol.http.exchange import BodyWriter, HttpRequest
 from protocol.http.handlers.generate import EVENT_STREAM
 from protocol.http.handlers.jobs.call import jobs_of, owner_of
-from protocol.http.handlers.jobs.results import response_json
 from protocol.jobs.job import Job
 from protocol.jobs.service import Follower
 

@@ -11,7 +11,7 @@ import trio
 
 from protocol.errors import KINDS, DeadlineExceeded, InvalidArgument, ServerError
 from protocol.http.codec.generate import encode_generate_response
-from protocol.http.codec.infer import OutputEncoding, encode_infer_response
+from protocol.http.codec.job_rows import answer_members, error_json, response_json
 from protocol.http.codec.jobs import ResultForm, read_query
 from protocol.http.errors import Conflict
 from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
@@ -110,25 +110,12 @@ def _item_line(item: Item) -> dict[str, Any]:
         line["custom_id"] = item.custom_id
     try:
         if item.result is not None:
-            responses = [response_json(each) for each in decode_responses(item.result)]
-            line.update({"response": responses[0]} if len(responses) == 1 else {"responses": responses})
+            line.update(answer_members(decode_responses(item.result)))
     except ServerError as error:
-        line["error"] = _error_json(ItemError(error.kind, error.message))
+        line["error"] = error_json(ItemError(error.kind, error.message))
     if item.error is not None:
-        line["error"] = _error_json(item.error)
+        line["error"] = error_json(item.error)
     return line
-
-
-def _error_json(error: ItemError) -> dict[str, str]:
-    return {"kind": error.kind, "message": error.message.encode("utf-8", "replace").decode()}
-
-
-def response_json(response: InferenceResponse, *, is_generate: bool = False) -> msgspec.Raw:
-    """A response as a JSON object."""
-    if is_generate:
-        return msgspec.Raw(encode_generate_response(response))
-    _, parts = encode_infer_response(response, OutputEncoding())
-    return msgspec.Raw(b"".join(parts))
 
 
 def _response_lines(responses: Sequence[InferenceResponse], *, is_generate: bool) -> bytes:

@@ -1,4 +1,4 @@
-"""Where captured calls are written: a folder, or a bucket of an object store. Blocks; used by a thread."""
+"""Places that files are written to: a folder, or a bucket of an object store. Blocks; used by a thread."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Protocol
 from repository.stores.client import Bucket
 
 
-class CaptureTarget(Protocol):
-    """Each file is written once, and whole."""
+class FileTarget(Protocol):
+    """Each file is written once, and whole; one of the same name is replaced."""
 
     def open(self) -> None:
         """Raises OSError or ServerError: nothing can be written there."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Raises OSError or ServerError."""
+        """Returns when it is on the disk, or in the bucket. Raises OSError or ServerError."""
 
 
 class FolderTarget:
@@ -35,9 +35,12 @@ class FolderTarget:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.partial")
         try:
-            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
                 file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
             partial.rename(path)
+            _sync(path.parent)
         except OSError:
             partial.unlink(missing_ok=True)
             raise
@@ -55,3 +58,12 @@ class BucketTarget:
     def write(self, name: str, data: bytes) -> None:
         path = self._bucket.url.path
         self._bucket.write(f"{path}/{name}" if path else name, data)
+
+
+def _sync(folder: Path) -> None:
+    """The name of a new file is on the disk when its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
