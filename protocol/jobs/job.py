@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from protocol.jobs.source import JobSource
 from protocol.jobs.states import JobState
 
 
@@ -52,6 +53,8 @@ class Job:
         error: why an item has failed, or is to be tried again, the last that did; None where all is well.
         kind: what its items are: empty for inference requests; of others the executor of that name runs them, and their
             own interface shows them.
+        source: where its items come from and its results go, one after the other; None where it has them all.
+        written: of such a job, how many results are in its output.
     """
 
     id: str
@@ -68,6 +71,8 @@ class Job:
     metadata: Mapping[str, str] = field(default_factory=dict)
     error: ItemError | None = None
     kind: str = ""
+    source: JobSource | None = None
+    written: int = 0
 
 
 @dataclass(frozen=True, slots=True)

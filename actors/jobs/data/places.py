@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, TypeAlias
 
 from protocol.errors import InvalidArgument, NotFound, Unavailable
-from protocol.jobs.rows import DataFormat
+from protocol.jobs.source import DataFormat
 from repository.stores.client import Bucket, StoredObject
 from repository.stores.targets import BucketTarget, FileTarget, FolderTarget
 from repository.stores.urls import StoreUrl, is_store_url, parse_store_url

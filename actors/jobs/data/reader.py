@@ -11,7 +11,8 @@ from actors.jobs.data.npz import read_npz
 from actors.jobs.data.parquet import read_parquet
 from actors.jobs.data.places import InputFile
 from protocol.errors import InvalidArgument, NotFound, Unavailable
-from protocol.jobs.rows import DataFormat, FileRow, InputRow, MalformedFile, Position
+from protocol.jobs.rows import FileRow, InputRow, MalformedFile
+from protocol.jobs.source import DataFormat, Position
 
 MAX_ROW_BYTES = 64 << 20
 

@@ -14,7 +14,8 @@ from actors.jobs.data import tables
 from actors.jobs.data.parquet import require_pyarrow, write_parquet
 from protocol.errors import InvalidArgument, ServerError, Unavailable
 from protocol.jobs.job import ItemError
-from protocol.jobs.rows import DataFormat, ResultRow
+from protocol.jobs.rows import ResultRow
+from protocol.jobs.source import DataFormat
 from repository.stores.targets import FileTarget
 
 EncodeLine: TypeAlias = Callable[[ResultRow], bytes]

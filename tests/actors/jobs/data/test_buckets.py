@@ -13,7 +13,8 @@ from actors.jobs.data.reader import InputReader
 from actors.jobs.data.writer import OutputWriter
 from protocol.errors import NotFound
 from protocol.http.codec.job_rows import result_line
-from protocol.jobs.rows import DataFormat, InputRow, Position, ResultRow
+from protocol.jobs.rows import InputRow, ResultRow
+from protocol.jobs.source import DataFormat, Position
 from protocol.messages import InferenceResponse
 from tests.emulators import Store
 

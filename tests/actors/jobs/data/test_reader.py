@@ -13,7 +13,8 @@ import pytest
 from actors.jobs.data.places import files_of, parse_place
 from actors.jobs.data.reader import InputReader
 from protocol.errors import InvalidArgument, NotFound
-from protocol.jobs.rows import DataFormat, InputRow, Position
+from protocol.jobs.rows import InputRow
+from protocol.jobs.source import DataFormat, Position
 
 JSON_LINES, PARQUET, NPZ, IMAGES = DataFormat
 

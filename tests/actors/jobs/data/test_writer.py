@@ -13,7 +13,8 @@ from actors.jobs.data.writer import OutputWriter
 from protocol.errors import Unavailable
 from protocol.http.codec.job_rows import result_line
 from protocol.jobs.job import ItemError
-from protocol.jobs.rows import DataFormat, ResultRow
+from protocol.jobs.rows import ResultRow
+from protocol.jobs.source import DataFormat
 from protocol.messages import InferenceResponse, Tensor
 from repository.stores.targets import FolderTarget
 
