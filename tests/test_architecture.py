@@ -49,7 +49,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "lifecycle": "cache ensemble instance metrics model scheduling",
         "core": "cache instance lifecycle metrics model scheduling",
         "console": "core lifecycle metrics model",
-        "jobs": "",
+        "jobs": "mail",
     },
     "protocol": {
         "errors": "",

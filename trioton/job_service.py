@@ -10,6 +10,7 @@ from functools import partial
 import trio
 
 from actors.core.server_core import ServerCore
+from actors.jobs.background import BackgroundRequests
 from actors.jobs.inference import InferenceExecutor
 from actors.jobs.jobs import ServerJobs
 from actors.jobs.registry import make_store
@@ -31,14 +32,16 @@ async def start_jobs(
     if settings.jobs_store is None:
         return None
     store = await trio.to_thread.run_sync(make_store, settings.jobs_store, settings.job_limits())
+    background = BackgroundRequests(core, failures)
     jobs = ServerJobs(
         store,
-        InferenceExecutor(core, partial(_account, keys)),
+        InferenceExecutor(core, partial(_account, keys), background),
         max_seconds=settings.jobs_max_secs,
         keep_seconds=settings.jobs_keep_secs,
         most_in_flight=settings.jobs_max_in_flight,
         failures=failures,
     )
+    await nursery.start(background.run)
     await nursery.start(jobs.run)
     return jobs
 

@@ -6,7 +6,7 @@ server takes requests, and asks others what models say of themselves (`descripti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,8 @@ class ServerCore:
         self._cache = cache
         self.in_flight = InFlight(tracks_all=settings.tracks_all_requests)
         self._fed: list[Servable] = []  # that have been submitted what `flush` is for
+        # Called with the name of each of them, and may submit more. It must not raise.
+        self.before_flush: Callable[[str], None] | None = None
         self._accepted: dict[tuple[str, int], int] = {}  # requests that clients wait for, by model and version
         self.custom_metrics = custom_metrics if custom_metrics is not None else CustomMetrics()
         self._registry = registry
@@ -304,6 +306,9 @@ class ServerCore:
         return submission
 
     def flush(self) -> None:
+        if self.before_flush is not None:
+            for model in tuple(self._fed):
+                self.before_flush(model.name)
         fed, self._fed = self._fed, []
         for model in fed:
             try:

@@ -1,5 +1,7 @@
 """Feed: how many items of jobs a model is given beside its live requests, and when an item is tried again. Pure.
 
+Of models of known capacity `joining` decides about live requests instead, and here there are none.
+
 1. Without live requests a model has what it runs at the same time, and a quarter more, so that it never waits.
 2. While there are live requests it has no more in all than it runs at the same time: items of jobs fill the batches and
    instances that are idle, and none waits in the queue before a live request. While live requests wait it gets none.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from actors.jobs.background import BackgroundRequests
 from protocol.core import Respond
 from protocol.errors import NotFound, PayloadTooLarge, Unavailable
 from protocol.jobs.execution import ModelLoad, Partial
@@ -37,10 +38,17 @@ class JobCore(Protocol):
 class InferenceExecutor:
     """Implements `protocol.jobs.execution.JobExecutor`."""
 
-    def __init__(self, core: JobCore, account: Callable[[str], Account | None] = lambda _: None) -> None:
-        """`account` gives that of a key, by its name, where there are keys."""
+    def __init__(
+        self,
+        core: JobCore,
+        account: Callable[[str], Account | None] = lambda _: None,
+        background: BackgroundRequests | None = None,
+    ) -> None:
+        """`account` gives that of a key, by its name, where there are keys. With `background` requests to models of
+        known capacity wait there for room beside live ones; all others run at once."""
         self._core = core
         self._account = account
+        self._background = background
 
     async def run(self, owner: str, request: Buffer, partial: Partial) -> Sequence[Buffer]:
         inference = decode_request(request)
@@ -56,13 +64,20 @@ class InferenceExecutor:
         try:
             if is_decoupled:
                 return encode_responses(await self._stream(inference, partial))
-            return encode_responses([await self._core.infer(inference)])
+            return encode_responses([await self._infer(inference)])
         finally:
             if inference.charge is not None:
                 inference.charge.end()
 
     def load_of(self, model: str) -> ModelLoad:
-        return self._core.load_of(model)
+        """Where live requests are heeded here, without them, and with those that wait here."""
+        load = self._core.load_of(model)
+        return ModelLoad(0, 2 * load.capacity) if load.capacity and self._background is not None else load
+
+    async def _infer(self, request: InferenceRequest) -> InferenceResponse:
+        if self._background is None or not self._core.load_of(request.model_name).capacity:
+            return await self._core.infer(request)
+        return await self._background.infer(request)
 
     async def _stream(self, request: InferenceRequest, partial: Partial) -> list[InferenceResponse]:
         responses: list[InferenceResponse] = []

@@ -1,0 +1,68 @@
+"""Joining: how many requests of jobs go to a model with its live requests, and how many without any. Pure.
+
+1. A batch of live requests takes along as many as it has room for, and as fill the instances that are idle.
+2. Without live requests for a while a model has what it runs at the same time. A live request that comes then waits for
+   that: so the while is some times what lies between live requests. After a second without any, as many again are in
+   its queue, so that it never waits.
+3. One goes in any case when none has gone for a second: live requests without a pause keep jobs waiting, not for ever.
+"""
+
+from __future__ import annotations
+
+from protocol.jobs.execution import ModelLoad
+
+# The while without live requests: so many times their mean distance, within bounds.
+QUIET_DISTANCES = 4.0
+LEAST_QUIET_SECONDS = 0.01
+MOST_QUIET_SECONDS = 0.1
+SILENCE_SECONDS = 1.0
+# Of the newest distance in their mean.
+_WEIGHT = 0.2
+MOST_WAIT_SECONDS = 1.0
+_ALL = 1 << 30
+
+
+class Joining:
+    """Of one model, which may have had live requests until now. Times are in seconds of one clock.
+
+    Attributes:
+        last_start: when one has gone to the model last, or before the first when this was made.
+    """
+
+    __slots__ = ("_distance", "_last_came", "_last_seen", "last_start")
+
+    def __init__(self, now: float) -> None:
+        self._last_came = self._last_seen = now
+        self._distance = 0.0
+        self.last_start = now
+
+    def note_live(self, now: float) -> None:
+        """Live requests have come."""
+        newest = min(now - self._last_came, MOST_QUIET_SECONDS)
+        self._distance += _WEIGHT * (newest - self._distance)
+        self._last_came = self._last_seen = now
+
+    def started(self, now: float) -> None:
+        """One has gone to the model."""
+        self.last_start = now
+
+    def beside(self, load: ModelLoad, now: float) -> int:
+        """How many go with live requests that are about to start, which `load` has already."""
+        return max(load.capacity - load.in_flight, self._overdue(now))
+
+    def alone(self, load: ModelLoad, running: int, now: float) -> int:
+        """How many go without live requests, where so many run; none while there are any."""
+        if not load.capacity:  # it serves no more, of which all that wait should hear
+            return _ALL
+        live = load.in_flight - running
+        if live > 0:  # perhaps of those that come by another way
+            self._last_seen = now
+            return 0
+        silence = now - self._last_seen
+        if silence < min(max(QUIET_DISTANCES * self._distance, LEAST_QUIET_SECONDS), MOST_QUIET_SECONDS):
+            return self._overdue(now)
+        wanted = load.capacity if silence < SILENCE_SECONDS else 2 * load.capacity
+        return max(wanted - running, 0)
+
+    def _overdue(self, now: float) -> int:
+        return int(now - self.last_start >= MOST_WAIT_SECONDS)

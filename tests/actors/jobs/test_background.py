@@ -1,0 +1,174 @@
+"""Requests of jobs beside live ones, on the ordinary core, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from actors.core.server_core import ControlMode, CoreSettings, ServerCore
+from actors.jobs.background import BackgroundRequests
+from actors.mail.reply_slot import ReplySlot
+from backends.registry import BackendRegistry
+from protocol.errors import ServerError
+from protocol.failures import CallbackFailures
+from protocol.messages import InferenceResponse
+from tests.actors.core.test_server_core import add_model
+from tests.actors.fakes import FakeBackend, fake_backend, request
+
+BATCHING = """
+name: "m" backend: "fake" max_batch_size: 8
+input [ { name: "IN" data_type: TYPE_FP32 dims: [ 2 ] } ]
+output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 2 ] } ]
+dynamic_batching { }
+"""
+
+
+@dataclass
+class Fixture:
+    core: ServerCore
+    background: BackgroundRequests
+    backend: type[FakeBackend]
+    nursery: trio.Nursery
+    answered: list[str] = field(default_factory=list)
+    failed: list[ServerError] = field(default_factory=list)
+
+    async def ask(self, name: str) -> None:
+        try:
+            await self.background.infer(request(id=name))
+        except ServerError as error:
+            self.failed.append(error)
+        else:
+            self.answered.append(name)
+
+    async def live(self) -> InferenceResponse:
+        """A request as the edge's callbacks give it."""
+        slot = ReplySlot()
+        submission = self.core.submit(request(id="live"), slot, later=True)
+        self.core.flush()
+        reply = await slot.receive()
+        submission.end()
+        assert isinstance(reply, InferenceResponse)
+        return reply
+
+    @property
+    def batches(self) -> list[list[str]]:
+        return self.backend.batches
+
+    async def ask_many(self, count: int) -> None:
+        for number in range(count):
+            self.nursery.start_soon(self.ask, str(number))
+        await wait_all_tasks_blocked()
+
+
+@asynccontextmanager
+async def served(folder: Path, backend: type[FakeBackend]) -> AsyncIterator[Fixture]:
+    add_model(folder, "m", config=BATCHING)
+    settings = CoreSettings((folder,), control_mode=ControlMode.EXPLICIT, load_models=("m",))
+    core = ServerCore(settings, BackendRegistry({"fake": backend}))
+    background = BackgroundRequests(core, CallbackFailures())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(core.run)
+        await nursery.start(background.run)
+        yield Fixture(core, background, backend, nursery)
+        nursery.cancel_scope.cancel()
+
+
+async def test_they_join_the_batches_of_live_requests(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A client that asks again and again never waits for a batch without it."""
+    async with served(tmp_path, fake_backend(seconds=0.005)) as it:
+        it.nursery.start_soon(it.live)
+        await wait_all_tasks_blocked()
+        await it.ask_many(30)
+        await trio.sleep(0.006)  # it is answered
+        for _ in range(4):
+            await it.live()
+            await trio.sleep(0.0003)
+        assert it.batches[0] == ["live"]
+        assert [(batch[0], len(batch)) for batch in it.batches[1:5]] == [("live", 8)] * 4
+        await trio.sleep(1)
+        assert sorted(it.answered) == sorted(map(str, range(30)))
+        assert sum(map(len, it.batches)) == 30 + 5
+
+
+async def test_without_live_requests_they_fill_the_batches(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with served(tmp_path, fake_backend(seconds=0.005)) as it:
+        await it.ask("first")
+        await trio.sleep(0.9)
+        await it.ask_many(72)
+        await trio.sleep(0.2)
+        assert len(it.answered) == 73
+        assert [len(batch) for batch in it.batches] == [1, *[8] * 9]
+        await trio.sleep(2)
+        assert not it.background._lanes
+
+
+async def test_one_that_waits_can_be_cancelled(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with served(tmp_path, fake_backend(seconds=5)) as it:
+        it.nursery.start_soon(it.live)
+        await wait_all_tasks_blocked()
+        with trio.move_on_after(0.2) as scope:
+            await it.ask("given up")
+        assert scope.cancelled_caught
+        await trio.sleep(10)
+        assert not it.background._lanes
+        assert it.batches == [["live"]]
+
+
+async def test_one_that_runs_can_be_cancelled(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with served(tmp_path, fake_backend(seconds=5)) as it:
+        with trio.move_on_after(1) as scope:
+            await it.ask("given up")
+        assert scope.cancelled_caught
+        await it.ask("next")
+        assert it.answered == ["next"]
+
+
+async def test_those_of_a_model_that_is_unloaded_are_answered(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with served(tmp_path, fake_backend(seconds=5)) as it:
+        it.nursery.start_soon(it.live)
+        await wait_all_tasks_blocked()
+        await it.ask_many(3)
+        await it.core.unload_model("m")
+        await trio.sleep(10)
+        assert len(it.failed) == 3
+
+
+async def test_live_requests_without_a_pause_do_not_keep_them_for_ever(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with served(tmp_path, fake_backend(seconds=0.005)) as it:
+        await it.ask_many(2)
+        await trio.sleep(0.5)
+        it.answered.clear()
+
+        async def ask_on() -> None:
+            while True:
+                await it.live()
+
+        for _ in range(20):  # more than a batch has room for
+            it.nursery.start_soon(ask_on)
+        await wait_all_tasks_blocked()
+        await it.ask_many(3)
+        await trio.sleep(3.5)
+        assert len(it.answered) == 3
+
+
+async def test_a_defect_costs_no_live_request(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(tmp_path, fake_backend(seconds=0.005)) as it:
+        it.nursery.start_soon(it.live)
+        await wait_all_tasks_blocked()
+        await it.ask_many(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(it.core, "load_of", lambda name: 1 // 0)
+            await it.live()
+        assert "could not join" in caplog.text
+        await trio.sleep(1)
+        assert it.answered == ["0"]

@@ -1,0 +1,58 @@
+"""How many requests of jobs go to a model beside live ones, and when without any."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.jobs.joining import LEAST_QUIET_SECONDS, MOST_QUIET_SECONDS, MOST_WAIT_SECONDS, SILENCE_SECONDS, Joining
+from protocol.jobs.execution import ModelLoad
+
+
+@pytest.mark.parametrize(
+    ("capacity", "in_flight", "count"),
+    [(8, 1, 7), (8, 8, 0), (8, 20, 0), (1, 1, 0), (16, 3, 13)],
+)
+def test_live_requests_take_along_what_their_batch_has_room_for(capacity: int, in_flight: int, count: int) -> None:
+    assert Joining(0.0).beside(ModelLoad(in_flight, capacity), 0.5) == count
+
+
+@pytest.mark.parametrize(
+    ("capacity", "in_flight", "running", "count"),
+    [(8, 0, 0, 16), (8, 4, 4, 12), (8, 16, 16, 0), (1, 0, 0, 2), (8, 5, 4, 0), (8, 1, 0, 0)],
+)
+def test_without_live_requests_a_model_never_waits(capacity: int, in_flight: int, running: int, count: int) -> None:
+    assert Joining(0.0).alone(ModelLoad(in_flight, capacity), running, SILENCE_SECONDS) == count
+
+
+def test_all_hear_that_the_model_is_gone() -> None:
+    assert Joining(0.0).alone(ModelLoad(0, 0), 0, 0.0) > 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("distance", "quiet"), [(0.0001, LEAST_QUIET_SECONDS), (0.01, 0.04), (0.5, MOST_QUIET_SECONDS)]
+)
+def test_the_while_without_live_requests_depends_on_their_distance(distance: float, quiet: float) -> None:
+    joining, now = Joining(0.0), 0.0
+    for _ in range(100):
+        now += distance
+        joining.note_live(now)
+        joining.started(now)
+    idle = ModelLoad(0, 8)
+    assert joining.alone(idle, 0, now + quiet - 0.001) == 0
+    assert joining.alone(idle, 0, now + quiet + 0.001) == 8
+
+
+def test_live_requests_that_came_by_another_way_count() -> None:
+    """But they do not look like many that came one after the other."""
+    joining = Joining(0.0)
+    assert joining.alone(ModelLoad(1, 8), 0, 0.1) == 0
+    assert joining.alone(ModelLoad(0, 8), 0, 0.1 + LEAST_QUIET_SECONDS / 2) == 0
+    assert joining.alone(ModelLoad(0, 8), 0, 0.1 + LEAST_QUIET_SECONDS * 1.1) == 8
+
+
+def test_one_goes_when_none_has_gone_for_long() -> None:
+    joining, full = Joining(0.0), ModelLoad(5, 1)
+    assert joining.beside(full, MOST_WAIT_SECONDS - 0.1) == 0
+    assert joining.beside(full, MOST_WAIT_SECONDS) == 1
+    joining.started(MOST_WAIT_SECONDS)
+    assert joining.beside(full, MOST_WAIT_SECONDS + 0.1) == 0
