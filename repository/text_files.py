@@ -15,8 +15,10 @@ from typing import Any
 
 from protocol.errors import InvalidArgument, NotFound, ServerError
 from protocol.text.chat_template import ChatTemplate
+from protocol.text.pictures import PictureTokens
 from protocol.text.special_tokens import SpecialTokens
 from protocol.text.tokenizer import Tokenizer
+from repository.picture_files import picture_tokens
 
 TOKENIZER = "tokenizer.json"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -46,12 +48,14 @@ class TextFiles:
 
     Attributes:
         context_length: in tokens: the smallest of what the model's configuration and its tokenizer's have.
+        pictures: what pictures take of a prompt.
     """
 
     tokenizer: Tokenizer | None
     chat_template: ChatTemplate | None
     special_tokens: SpecialTokens
     context_length: int | None
+    pictures: PictureTokens | None = None
 
 
 def tokenizer_folder(version: Path, model: Path, *others: Path) -> Path | None:
@@ -79,6 +83,7 @@ def read_text_files(folder: Path, *, chat_template: str | None = None) -> TextFi
         _chat_template(folder, tokenizer_config, special, chat_template),
         special,
         _context_length(config, tokenizer_config),
+        picture_tokens(config),
     )
 
 

@@ -147,6 +147,7 @@ def read_text_model(
         names=names,
         pairs=parts.pairs,
         vectors=parts.vectors,
+        pictures=parts.files.pictures,
         loaded_at=int(time.time()),
     )
 

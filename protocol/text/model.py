@@ -9,6 +9,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from protocol.text.chat_template import ChatTemplate
+    from protocol.text.pictures import PictureTokens
     from protocol.text.tokenizer import Tokenizer
 
 
@@ -104,6 +105,7 @@ class TextModel(msgspec.Struct, frozen=True):
         takes_adapters: they can be changed while it is loaded.
         pairs: how it scores pairs of texts; None for a model that is no cross-encoder.
         vectors: how it embeds token ids; None for a model that does not.
+        pictures: what pictures take of a prompt; None where only the engine knows.
         loaded_at: Unix time in seconds.
     """
 
@@ -118,5 +120,6 @@ class TextModel(msgspec.Struct, frozen=True):
     names: TensorNames = TensorNames()
     pairs: PairTensors | None = None
     vectors: VectorTensors | None = None
+    pictures: PictureTokens | None = None
     loaded_at: int = 0
     takes_adapters: bool = False

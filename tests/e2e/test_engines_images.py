@@ -151,6 +151,22 @@ def test_usage_and_metrics_count_pictures(url: str, server: ServerProcess) -> No
     assert eventually(lambda: load(server, "llava")["prompt_tokens_total"] == before + expected)
 
 
+def test_pictures_are_counted_before_they_are_seen(url: str) -> None:
+    """But not the line's end that the library puts behind each."""
+    image = picture((1, 2, 3))
+    part: Any = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{image}"}}
+    expected = torch_tokens(QUESTION) - 1
+    answer = httpx.post(f"{url}/tokenize", json={"model": "llava", "messages": around(part)}, timeout=60).json()
+    assert (answer["count"], len(answer["tokens"]), answer["tokens"].count(2048)) == (expected, expected, 4)
+    item = {"type": "input_image", "image_url": part["image_url"]["url"]}
+    given = {"model": "llava", "input": around(item, "input_text")}
+    made = httpx.post(f"{url}/v1/responses/input_tokens", json=given, timeout=60)
+    assert made.json()["input_tokens"] == expected
+    many = [{"role": "user", "content": [part] * 130}]
+    refused = httpx.post(f"{url}/v1/chat/completions", json={"model": "llava", "messages": many}, timeout=60)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
 def test_models_that_see_nothing_say_so(url: str) -> None:
     answer = generate(url, "echo", text_input="x", image=[picture((0, 0, 0))])
     assert (answer.status_code, answer.json()["error"]) == (
@@ -233,7 +249,8 @@ def test_messages_with_pictures(url: str) -> None:
     more: dict[str, Any] = {"max_tokens": 16, "extra_body": {"temperature": 0}}
     with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
         answer = client.messages.create(model="llava", messages=messages, **more)
-        assert client.messages.count_tokens(model="llava", messages=messages).input_tokens > 0
+        counted = client.messages.count_tokens(model="llava", messages=messages).input_tokens
+        assert counted == answer.usage.input_tokens - len(images)  # the line's end that the library puts behind each
         with pytest.raises(anthropic.BadRequestError, match="engine 'scripted' sees no pictures"):
             client.messages.create(model="echo", messages=messages[:1], **more)
     prompt = (

@@ -108,7 +108,7 @@ class _StreamedMessage(ChatChoice):
     def __init__(self, call: Call, chat: Chat, events: EventStream, *, shows_thinking: bool) -> None:
         super().__init__(chat.answers, chat.inferences.choices[0])
         self._call = call
-        self._prompt_tokens = len(chat.inferences.prompts[0].token_ids or ())
+        self._prompt_tokens = chat.inferences.prompts[0].size or 0
         self._events = events
         self._blocks = BlockEvents(shows_thinking=shows_thinking)
         self._has_begun = False

@@ -50,7 +50,7 @@ class Inferences:
         """What they have come to, when they have ended or were given up; estimated where that would take long."""
         first_of_prompts = self.choices[:: len(self.choices) // len(self.prompts)]
         asked = sum(
-            choice.input_tokens or (len(prompt.token_ids) if prompt.token_ids is not None else estimate(prompt.text))
+            choice.input_tokens or (estimate(prompt.text) if prompt.size is None else prompt.size)
             for prompt, choice in zip(self.prompts, first_of_prompts, strict=True)
         )
         return asked + sum(choice.output_tokens or estimate(choice.kept) for choice in self.choices)

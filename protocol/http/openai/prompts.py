@@ -28,13 +28,20 @@ _READS_TEXT = re.compile(r"content('\]|\"\])?\s+is\s+(not\s+)?string")
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """`max_tokens` is None where the model's default holds, `token_ids` where the prompt was not cut into tokens. Those
-    of a client may not be the ones into which its text would be cut. `images` are what it sees."""
+    of a client may not be the ones into which its text would be cut. `images` are what it sees, which take
+    `picture_tokens` besides, as far as that is known."""
 
     text: str
     adds_special_tokens: bool = True
     max_tokens: int | None = None
     token_ids: Sequence[int] | None = None
     images: Tensor | None = None
+    picture_tokens: int = 0
+
+    @property
+    def size(self) -> int | None:
+        """Its tokens, those of its pictures among them; None where it was not cut into tokens."""
+        return None if self.token_ids is None else len(self.token_ids) + self.picture_tokens
 
 
 def chat_prompt(
@@ -125,17 +132,24 @@ def measured(
         return replace(prompt, max_tokens=max_tokens)
     if ids is None:
         ids = tokenizer.encode(prompt.text, add_special_tokens=adds)
-    if len(ids) + room > context:
+    more = _picture_tokens(text, ids, prompt.images)
+    size = len(ids) + more
+    if size + room > context:
         raise FieldError(
-            f"This model's maximum context length is {context} tokens. However, the prompt has {len(ids)}, which "
+            f"This model's maximum context length is {context} tokens. However, the prompt has {size}, which "
             f"leaves no room for an answer",
             "prompt" if adds or prompt.token_ids is not None else "messages",
             CONTEXT_EXCEEDED,
         )
     if is_asked_for:
-        return replace(prompt, max_tokens=max_tokens)
-    most = context - len(ids)
-    return replace(prompt, max_tokens=most if max_tokens is None else min(most, max_tokens), token_ids=ids)
+        return replace(prompt, max_tokens=max_tokens, picture_tokens=more)
+    most = context - size
+    most = most if max_tokens is None else min(most, max_tokens)
+    return replace(prompt, max_tokens=most, token_ids=ids, picture_tokens=more)
+
+
+def _picture_tokens(text: TextModel, ids: Sequence[int], images: Tensor | None) -> int:
+    return 0 if text.pictures is None or images is None else text.pictures.more(ids, images.element_count)
 
 
 def cut_prompt(text: TextModel, prompt: Prompt, most: int | None, max_tokens: int | None) -> Prompt:

@@ -31,8 +31,8 @@ def total_usage(text: TextModel, prompts: Sequence[Prompt], choices: Sequence[Ch
 def prompt_tokens(text: TextModel, prompt: Prompt, choice: ChoiceText) -> int | None:
     if choice.input_tokens:
         return choice.input_tokens
-    if prompt.token_ids is not None:
-        return len(prompt.token_ids)
+    if prompt.size is not None:
+        return prompt.size
     if text.tokenizer is None:
         return None
     return len(text.tokenizer.encode(prompt.text, add_special_tokens=prompt.adds_special_tokens))

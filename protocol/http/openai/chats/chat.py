@@ -16,7 +16,7 @@ from protocol.http.openai.chats.pictures import with_pictures
 from protocol.http.openai.chats.thinking import BudgetedCore, check_thinking, plan_thinking
 from protocol.http.openai.chats.tools import ToolPlan, answer_parser, needs_special_tokens, plan_tools
 from protocol.http.openai.chats.truncation import truncated
-from protocol.http.openai.codec.images import image_tensor
+from protocol.http.openai.codec.images import count_pictures, image_tensor
 from protocol.http.openai.codec.requests import ChatRequest
 from protocol.http.openai.codec.sampling import sampling_parameters, wanted_logprobs
 from protocol.http.openai.errors import FieldError
@@ -76,7 +76,7 @@ async def plan_chat(
 
 
 async def count_tokens(request: HttpRequest, body: ChatRequest) -> int:
-    """Those of the prompt that a chat would have.
+    """Those of the prompt that a chat would have, with what its pictures take, as far as that is known.
 
     Raises:
         ServerError: there is no such model, or it has no tokenizer.
@@ -91,7 +91,8 @@ async def count_tokens(request: HttpRequest, body: ChatRequest) -> int:
 
     def count() -> int:
         prompt = _rendered(body, text, tools, body.messages, sees=sees)
-        return len(tokenizer.encode(prompt, add_special_tokens=False))
+        ids = tokenizer.encode(prompt, add_special_tokens=False)
+        return len(ids) + (text.pictures.more(ids, count_pictures(body.messages)) if text.pictures and sees else 0)
 
     return await in_thread(request, count)
 

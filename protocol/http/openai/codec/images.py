@@ -78,6 +78,12 @@ def pictures_of(messages: Sequence[Mapping[str, Any]]) -> Iterator[Picture]:
                 yield _read(part.get(IMAGE_PART), f"messages[{place}].content[{number}].{IMAGE_PART}")
 
 
+def count_pictures(messages: Sequence[Mapping[str, Any]]) -> int:
+    """How many a chat has."""
+    contents = (message.get("content") for message in messages)
+    return sum(is_picture(part) for content in contents if isinstance(content, list) for part in content)
+
+
 def image_tensor(messages: Sequence[Mapping[str, Any]], name: str) -> Tensor | None:
     """The pictures of all messages in order, in base64; None where there are none. Those of URLs have been fetched.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import read_body
+from protocol.http.openai.codec.images import count_pictures
 from protocol.http.openai.codec.reading import BodyReader
 from protocol.http.openai.codec.requests import DetokenizeRequest, TokenizeRequest
 from protocol.http.openai.errors import FieldError
@@ -14,7 +16,11 @@ from protocol.http.openai.targets import find_target, sees_pictures
 from protocol.http.openai.threads import in_thread
 from protocol.http.reply import Reply, json_reply
 from protocol.text.model import TextModel
+from protocol.text.pictures import PictureTokens
 from protocol.text.tokenizer import Tokenizer
+
+# Tokens of an answer: a picture has hundreds, and its part of a message may be short.
+_MOST_OF_PICTURES = 1 << 20
 
 _TOKENIZE = BodyReader(TokenizeRequest)
 _DETOKENIZE = BodyReader(DetokenizeRequest)
@@ -59,6 +65,8 @@ def _tokenized(body: TokenizeRequest, text: TextModel, tokenizer: Tokenizer, *, 
             sees=sees,
         )
         ids = tokenizer.encode(prompt, add_special_tokens=bool(body.add_special_tokens))
+        if sees and text.pictures is not None:
+            ids = _with_pictures(ids, text.pictures, body.messages)
     else:
         ids = tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens is not False)
     return {
@@ -67,3 +75,11 @@ def _tokenized(body: TokenizeRequest, text: TextModel, tokenizer: Tokenizer, *, 
         "tokens": ids,
         "token_strs": [tokenizer.token_text(each) for each in ids] if body.return_token_strs else None,
     }
+
+
+def _with_pictures(ids: list[int], pictures: PictureTokens, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    number = count_pictures(messages)
+    if number * pictures.size > _MOST_OF_PICTURES:
+        most = _MOST_OF_PICTURES // pictures.size
+        raise FieldError(f"'messages': expected at most {most} pictures, got {number}", "messages")
+    return pictures.expanded(ids, number)
