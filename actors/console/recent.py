@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from protocol.console.records import LONGEST_NAME, ErrorRow, LogRow, cut
 from protocol.errors import ServerError, text_of
 from protocol.log.failure_log import FailedRequest
+from protocol.log.records import exception_of
 
 MOST_ERRORS = 500
 MOST_LINES = 1000
@@ -60,8 +60,8 @@ class LogTail(logging.Handler):
         """The handler's own lock is held."""
         try:
             text = record.getMessage()
-            if record.exc_info and record.exc_info[0] is not None:
-                text = f"{text}\n{''.join(traceback.format_exception(*record.exc_info))}"
+            if (exception := exception_of(record)) is not None:
+                text = f"{text}\n{exception.stacktrace}"
             level = record.levelname if record.levelno >= logging.INFO else _VERBOSE
             self._number += 1
             self._rows.append(LogRow(self._number, round(record.created, 3), level, record.name, cut(text)))

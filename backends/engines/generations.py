@@ -28,6 +28,7 @@ from protocol.core import QueueRoom
 from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError
 from protocol.failures import CallbackFailures
 from protocol.gen_ai import Generated
+from protocol.log.tags import Tags, found_by, tags_by
 from protocol.messages import InferenceRequest
 from protocol.quotas.fair_queue import NOBODY
 from protocol.quotas.quota import Unit
@@ -105,10 +106,20 @@ class Generations:
     def attach(self, worker: EngineWorker, metrics: EngineMetrics) -> None:
         """The worker that generates, before anything else; what it does is counted in `metrics`."""
         self._worker = worker
+        worker.link.tags_of, worker.link.tags_now = self._tags_of, self._tags_now
         self._slices = StepSlices(self._take_event, self._step_ended, worker.link.spawn)
         self._metrics = metrics
         self._admission.note(worker.stats)
         metrics.begin(worker.stats, self._admission.waiting)
+
+    def _tags_of(self, sequence: int) -> Tags:
+        """What log lines say of the request of a generation that the engine has."""
+        running = self._by_sequence.get(sequence)
+        return {} if running is None else tags_by(*found_by(running.request))
+
+    def _tags_now(self) -> Tags:
+        """Those of the only one."""
+        return self._tags_of(next(iter(self._by_sequence))) if len(self._by_sequence) == 1 else {}
 
     def now(self) -> float:
         """By which a request's arrival is to be told."""

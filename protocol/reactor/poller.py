@@ -10,7 +10,6 @@ while a task runs.
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol, TypeAlias
@@ -26,6 +25,12 @@ READABLE = 1  # EPOLLIN, which `select` has on Linux only
 _MOST_AT_ONCE = 256  # sockets of one poll
 # After so many polls, workers and Trio have their turn, whatever clients send.
 _MOST_POLLS = 8
+
+
+class Watched(Protocol):
+    """A socket, or a pipe's reading end."""
+
+    def fileno(self) -> int: ...
 
 
 class Selector(Protocol):
@@ -53,21 +58,23 @@ class Poller:
         self.busy = BusyPolling(selector.poll)
         self.has_called = False
         self._selector = selector
-        self._descriptors: dict[socket.socket, int] = {}
-        self.watched: dict[int, socket.socket] = {}
+        self._descriptors: dict[Watched, int] = {}
+        self.watched: dict[int, Watched] = {}
         self._calls: dict[int, _Callbacks] = {}
         self._later_calls: dict[int, _Callbacks] = {}
+        self._first_of_later: set[int] = set()
         self._asked_last: list[Callable[[], None]] = []
         self._last_calls: tuple[Callable[[], None], ...] = ()  # each of them once
         self._trio = -1
 
     def add(
         self,
-        watched: socket.socket,
+        watched: Watched,
         call: Callable[[], None],
         failed: Callable[[Exception], None],
         *,
         later: bool = False,
+        first: bool = False,
     ) -> None:
         """Call when there is something to read, the end of the stream included, again and again until it is read. The
         callback must not block. It may put off a deadline of Trio's, but bring one nearer only if it wakes a task too:
@@ -77,17 +84,21 @@ class Poller:
         belongs to, and must not block either.
 
         With `later` it is called behind all others that are ready: a worker that has ended its batch gets the next one
-        with all requests that have come.
+        with all requests that have come. With `first`, too, it is called before the others of these: what a worker
+        has printed is read before it is known to have ended its batch.
         """
         descriptor = watched.fileno()
         self._selector.register(descriptor, READABLE)
         self._calls.pop(descriptor, None)  # of one that was closed and is not removed yet
         self._later_calls.pop(descriptor, None)
+        self._first_of_later.discard(descriptor)
+        if first:
+            self._first_of_later.add(descriptor)
         self._descriptors[watched] = descriptor
         self.watched[descriptor] = watched
         (self._later_calls if later else self._calls)[descriptor] = call, failed
 
-    def remove(self, watched: socket.socket) -> None:
+    def remove(self, watched: Watched) -> None:
         """It is not called any more. It may have been closed just before, or removed as its callback had failed."""
         descriptor = self._descriptors.pop(watched, -1)
         if self.watched.get(descriptor) is not watched:  # closed, and the system has given its number to another one
@@ -95,6 +106,7 @@ class Poller:
         del self.watched[descriptor]
         self._calls.pop(descriptor, None)
         self._later_calls.pop(descriptor, None)
+        self._first_of_later.discard(descriptor)
         with suppress(OSError):  # closed, and so forgotten by the system
             self._selector.unregister(descriptor)
 
@@ -130,6 +142,8 @@ class Poller:
                         called[0]()
                     except Exception as error:
                         self._fail(descriptor, called, error)
+                elif descriptor in self._first_of_later:
+                    later.insert(0, descriptor)
                 else:  # also where its owner has removed it since another was called
                     later.append(descriptor)
             has_called = has_called or count > 0

@@ -17,13 +17,16 @@ from typing import Any
 
 import msgspec
 
-from protocol.log.tags import TAGS, Tags
+from protocol.log.records import LoggedException, exception_of, severity_of
+from protocol.log.tags import TAGS, Tag, Tags
 
 # For `extra`: the message is shown as it is, below its line. For our own text only, such as tables.
 VERBATIM = {"verbatim": True}
 
 ECS_VERSION = "8.11.0"
-_PLAIN = re.compile(r"[^\s\"=]+")
+_PLAIN = re.compile(r"[^\s\"=,]+")
+# Control characters but tabs and line ends, separators that some take for line ends, and what turns the writing around.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -48,7 +51,23 @@ def _writable(text: str) -> str:
 
 def _tags(record: logging.LogRecord) -> Tags:
     tags: Tags = getattr(record, "tags", {})
-    return {name: _writable(tags[name]) for name in TAGS if tags.get(name)}
+    return {name: _writable_tag(tags[name]) for name in TAGS if tags.get(name)}
+
+
+def _writable_tag(tag: Tag) -> Tag:
+    if isinstance(tag, str):
+        return _writable(tag)
+    return tag if isinstance(tag, int) else tuple(map(_writable, tag))
+
+
+def _exception(record: logging.LogRecord) -> LoggedException | None:
+    found = exception_of(record)
+    return None if found is None else LoggedException(*map(_writable, found))
+
+
+def _visible(text: str) -> str:
+    """Text in which nothing moves a terminal's cursor, changes its colors, or hides."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class TritonFormatter(logging.Formatter):
@@ -61,14 +80,17 @@ class TritonFormatter(logging.Formatter):
         self._escape = escape
 
     def format(self, record: logging.LogRecord) -> str:
-        place = f"{record.filename}:{record.lineno}" if record.pathname else "print"  # of a model
+        place = f"{_quoted(record.filename)}:{record.lineno}" if record.pathname else "print"  # of a model
         line = f"{self._head(record)} {record.process} {place}] {self._message(record)}"
-        line += "".join(f" {name}={_quoted(value)}" for name, value in _tags(record).items())
-        if record.exc_info:
+        line += "".join(f" {name}={_quoted(value)}" for name, value in self._tags(record).items())
+        if (exception := _exception(record)) is not None:
             # Indented, for the same reason as the escapes.
-            trace = _writable(self.formatException(record.exc_info))
-            line += "".join(f"\n    {part}" for part in trace.splitlines())
+            line += "".join(f"\n    {_visible(part)}" for part in exception.stacktrace.splitlines())
         return line
+
+    def _tags(self, record: logging.LogRecord) -> Tags:
+        logger = getattr(record, "logger_name", "")
+        return {**_tags(record), "logger": _writable(logger)} if logger else _tags(record)
 
     def _head(self, record: logging.LogRecord) -> str:
         level = "I" if record.levelno < logging.WARNING else "W" if record.levelno < logging.ERROR else "E"
@@ -81,18 +103,22 @@ class TritonFormatter(logging.Formatter):
         if getattr(record, "verbatim", False):
             return f"\n{record.getMessage()}"
         message = _text(record)
-        return json.dumps(message, ensure_ascii=False) if self._escape else message
+        return _visible(json.dumps(message, ensure_ascii=False)) if self._escape else message
 
 
-def _quoted(value: str) -> str:
-    return value if _PLAIN.fullmatch(value) and value.isprintable() else json.dumps(value, ensure_ascii=False)
+def _quoted(value: Tag) -> str:
+    if not isinstance(value, str):
+        return str(value) if isinstance(value, int) else ",".join(map(_quoted, value))
+    if _PLAIN.fullmatch(value) and value.isprintable():
+        return value
+    return _visible(json.dumps(value, ensure_ascii=False))
 
 
 class JsonFormatter(logging.Formatter):
     """Base of those that write one JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return _ENCODER.encode(self.members(record)).decode()
+        return _visible(_ENCODER.encode(self.members(record)).decode())
 
     def members(self, record: logging.LogRecord) -> Mapping[str, Any]:
         raise NotImplementedError
@@ -101,12 +127,8 @@ class JsonFormatter(logging.Formatter):
         body: str | None = getattr(record, "body", None)
         return _text(record) if body is None else _writable(body)
 
-    def error(self, record: logging.LogRecord) -> tuple[str, str, str] | None:
-        """Type, message and stack trace of the exception that the line tells of."""
-        if not record.exc_info or record.exc_info[0] is None:
-            return None
-        kind, error, _ = record.exc_info
-        return kind.__name__, _writable(str(error)), _writable(self.formatException(record.exc_info))
+    def logger(self, record: logging.LogRecord) -> str:
+        return _writable(getattr(record, "logger_name", record.name))
 
 
 class OpenTelemetryFormatter(JsonFormatter):
@@ -118,7 +140,7 @@ class OpenTelemetryFormatter(JsonFormatter):
 
     def members(self, record: logging.LogRecord) -> Mapping[str, Any]:
         tags = dict(_tags(record))
-        text, number = _severity(record.levelno)
+        text, number = _severity(severity_of(record))
         members: dict[str, Any] = {
             "Timestamp": str(_nanoseconds(record)),
             "SeverityText": text,
@@ -130,13 +152,12 @@ class OpenTelemetryFormatter(JsonFormatter):
         if span_id := tags.pop("span_id", ""):
             members["SpanId"] = span_id
         members["Resource"] = {**self._resource, "process.pid": record.process}
-        members["InstrumentationScope"] = {"Name": record.name}
+        members["InstrumentationScope"] = {"Name": self.logger(record)}
         attributes: dict[str, Any] = {**tags}
         if record.pathname:
             attributes |= {"code.file.path": _writable(record.pathname), "code.line.number": record.lineno}
-        if (error := self.error(record)) is not None:
-            names = ("exception.type", "exception.message", "exception.stacktrace")
-            attributes |= dict(zip(names, error, strict=True))
+        if (exception := _exception(record)) is not None:
+            attributes |= {f"exception.{name}": value for name, value in exception._asdict().items()}
         members["Attributes"] = attributes
         return members
 
@@ -158,25 +179,32 @@ class EcsFormatter(JsonFormatter):
             origin["function"] = record.funcName
         members: dict[str, Any] = {
             "@timestamp": f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond // 1000:03d}Z",
-            "log.level": record.levelname.lower(),
+            "log.level": _level_name(severity_of(record)),
             "message": self.body(record),
             "ecs.version": ECS_VERSION,
-            "log": {"logger": record.name, "origin": origin},
+            "log": {"logger": self.logger(record), "origin": origin},
             "process": {"pid": record.process},
             "service": self._service,
         }
         for name, place in (("trace_id", "trace"), ("span_id", "span")):
             if value := tags.pop(name, ""):
                 members[place] = {"id": value}
-        if request_id := tags.pop("request_id", ""):
+        request_ids = tags.pop("request_ids", ())
+        if request_id := tags.pop("request_id", request_ids):
             members["http"] = {"request": {"id": request_id}}
         if key := tags.pop("key", ""):
             members["user"] = {"name": key}
-        if tags:
-            members["labels"] = tags
-        if (error := self.error(record)) is not None:
-            members["error"] = dict(zip(("type", "message", "stack_trace"), error, strict=True))
+        if tags:  # whose values are all texts in this schema
+            members["labels"] = {name: str(value) for name, value in tags.items()}
+        if (exception := _exception(record)) is not None:
+            members["error"] = dict(zip(("type", "message", "stack_trace"), exception, strict=True))
         return members
+
+
+def _level_name(level: int) -> str:
+    """The standard library's name of a level, or of the next one below it."""
+    known = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO)
+    return logging.getLevelName(next((each for each in known if level >= each), logging.DEBUG)).lower()
 
 
 def _severity(level: int) -> tuple[str, int]:

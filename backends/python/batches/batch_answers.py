@@ -25,7 +25,6 @@ from backends.python.wire.heads import FailedHead, ResponseHead
 from backends.python.worker.trioton_worker.frames import DROPPED, EXECUTED, FINAL, RESPONSE
 from backends.python.workers.link import WorkerLink
 from protocol.errors import Internal
-from protocol.log.tags import Tags, tags_of
 from protocol.messages import InferenceRequest, InferenceResponse
 
 # Copying or decoding this many bytes takes less time than a thread does to begin.
@@ -71,13 +70,9 @@ class BatchAnswers:
             else:
                 self._link.spawn(self._decode_apart, batch, found)
 
-    def _tags_of(self, batch: OpenBatch) -> Tags:
-        """What log lines say of the request of a batch that has just one."""
-        return tags_of(batch.requests[0]) if len(batch.requests) == 1 else {}
-
     def _fail(self, batch: OpenBatch, found: Executed, failure: FailedHead) -> None:
         """Fail the whole batch, but for what its response senders have answered."""
-        self._link.log_failure(failure, self._tags_of(batch))
+        self._link.log_failure(failure, batch.tags())
         error = self.failure(failure)
         if batch.answers:
             self._answered(batch, found, [batch.answers.get(index, error) for index in range(len(batch.requests))])
@@ -145,7 +140,7 @@ class BatchAnswers:
         if not all(0 <= index < len(batch.streams) for index in head.rescheduled):
             raise BrokenFrame(f"it wants more than {len(batch.streams)} requests to run again")
         if head.failure is not None:
-            self._link.log_failure(head.failure, self._tags_of(batch))
+            self._link.log_failure(head.failure, batch.tags())
             for stream in batch.streams:
                 stream.fail(self.failure(head.failure))
         for index in head.rescheduled:

@@ -59,7 +59,8 @@ class Batches:
         self._numbers = itertools.count(1)
         self._knows_verbose = link.logs(logging.DEBUG)
         link.handlers[COROUTINE] = self._let_overlap
-        link.find_request = self.open.only_request
+        link.tags_of = self.open.tags_of
+        link.tags_now = self.open.tags_now
         link.at_end.append(self.open.end)
         link.idle_memory = IdleMemory(link.arena, self._is_idle, lambda: link.channel.post(encode(TRIM, {})))
 

@@ -12,6 +12,7 @@ from backends.python.batches.codec import Executed, Outcome
 from backends.python.batches.reply_stream import ReplyStream
 from backends.python.wire.arena import Segment
 from backends.services import Execution
+from protocol.log.tags import Tags, tags_of_batch
 from protocol.messages import InferenceRequest
 from protocol.sync.signal import Signal
 
@@ -61,6 +62,13 @@ class OpenBatch(msgspec.Struct, eq=False):
     streams: list[ReplyStream] = msgspec.field(default_factory=list)
     cancelled: set[int] = msgspec.field(default_factory=set)
     calls: dict[Cancellable, int] = msgspec.field(default_factory=dict)
+    found_tags: Tags | None = None
+
+    def tags(self) -> Tags:
+        """What log lines say of its requests; they may be many."""
+        if self.found_tags is None:
+            self.found_tags = tags_of_batch(self.requests)
+        return self.found_tags
 
     def answer(self, index: int, outcome: Outcome) -> None:
         """The response sender of a request has sent its only response; later ones are dropped."""

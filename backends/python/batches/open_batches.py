@@ -14,7 +14,7 @@ from backends.python.batches.open_batch import OpenBatch
 from backends.python.batches.worker_room import WorkerRoom
 from backends.python.wire.channel import Channel
 from protocol.errors import ServerError
-from protocol.messages import InferenceRequest
+from protocol.log.tags import Tags
 
 
 class OpenBatches:
@@ -30,10 +30,15 @@ class OpenBatches:
         """The batch, if it is still open."""
         return self.by_number.get(number)
 
-    def only_request(self, number: int) -> InferenceRequest | None:
-        """The request of a batch that is still open and has just one."""
+    def tags_of(self, number: int) -> Tags:
+        """What log lines say of the requests of a batch that is still open."""
         batch = self.by_number.get(number)
-        return batch.requests[0] if batch is not None and len(batch.requests) == 1 else None
+        return {} if batch is None else batch.tags()
+
+    def tags_now(self) -> Tags:
+        """Those of the only request that is in the worker."""
+        (batch,) = self.by_number.values() if len(self.by_number) == 1 else (None,)
+        return batch.tags() if batch is not None and len(batch.requests) == 1 else {}
 
     @property
     def has_any(self) -> bool:

@@ -35,7 +35,7 @@ from backends.python.worker.trioton_worker.session import LiveBatch
 from backends.python.worker.trioton_worker.tensors import Tensor as ModelTensor
 from backends.python.workers.link import WorkerLink
 from protocol.errors import Internal
-from protocol.log.tags import tags_of
+from protocol.log.tags import Tags, tags_of_batch
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 
 logger = logging.getLogger("trioton.backends.python")
@@ -58,10 +58,15 @@ class LoopBatches(Batches):
         self._worker = worker
         self._hand_over = worker.hand_over
         self._known_schemas: dict[tuple[object, ...], Schema] = {}
+        self._running: Sequence[InferenceRequest] = ()  # those that are computed in this moment
         self._gone: list[InferenceRequest] = []  # whose callers went before their batch began
         self._is_slow = False
         self._plain = RequestHeader(outputs)  # that of a request which says nothing besides its inputs
+        link.tags_of = self._tags_of
         worker.hand_over.begin(link, questions)
+
+    def _tags_of(self, number: int) -> Tags:
+        return self.open.tags_of(number) or tags_of_batch(self._running)
 
     def begin(
         self,
@@ -102,8 +107,10 @@ class LoopBatches(Batches):
         try:
             received = self._received(requests, live)
             begun = time.perf_counter_ns()
+            self._running = requests
             responses = session.instance.compute_in_loop(received)
             computed = time.perf_counter_ns()
+            self._running = ()
             answers, large = self._outcomes(requests, received, responses)
             if large:
                 del received, responses  # so that it shows who else has the arrays
@@ -216,12 +223,13 @@ class LoopBatches(Batches):
         self, live: LiveBatch, requests: Sequence[InferenceRequest], error: BaseException
     ) -> BatchResult | Internal:
         """What the model has answered before by response senders stays answered."""
+        self._running = ()
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next
         told = fail(live, error.with_traceback(trace))["failure"]
         failure = FailedHead(_text(told["message"]), _text(told["traceback"]))
-        self._link.log_failure(failure, tags_of(requests[0]) if len(requests) == 1 else None)
+        self._link.log_failure(failure, tags_of_batch(requests))
         batch = self._deliver(live, requests)
         self.open.close(batch)
         if not batch.answers:

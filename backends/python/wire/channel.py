@@ -25,6 +25,7 @@ _READ_SIZE = 1 << 20
 _SMALLEST_READ = 65536
 _MOST_BUFFERS = 512  # of one sendmsg call; systems allow 1024
 _JOINED_SIZE = 1 << 18
+_MOST_FRAMES = 16  # that are taken at once; messages of a model take some tens of microseconds each
 
 
 class WorkerGone(Exception):
@@ -65,6 +66,7 @@ class Channel:
         self._progress = trio.lowlevel.ParkingLot()
         self._has_more = trio.lowlevel.ParkingLot()
         self._ended = Wakeup()
+        self._paused = Wakeup()
         self._poller: Poller | None = None  # while it has the socket in sight
         self.is_closed = False
         self.problem = ""
@@ -123,9 +125,7 @@ class Channel:
         """Receive frames until the worker has closed its end, or sends an invalid one."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write_rest)
-            if not self.is_closed:
-                self._poller = the_poller()
-                self._poller.add(self._socket, self._read, self._fail, later=True)
+            nursery.start_soon(self._watch)
             try:
                 while not self.is_closed:
                     await self._ended.wait()
@@ -223,7 +223,8 @@ class Channel:
 
     def _read(self) -> None:
         """Read once and take the frames that are whole then. Called by the poller, and again where more is there: a
-        worker that sends without end must not stop the others."""
+        worker that sends without end must not stop the others. Neither must one that sends many small frames: what is
+        left of these is taken by a task."""
         reader = self._reader
         missing = reader.missing
         try:
@@ -235,15 +236,40 @@ class Channel:
         if not data:
             self._end()
             return
+        if not self._take(data):
+            self._look_away()
+            self._paused.wake()
+
+    async def _watch(self) -> None:
+        """Have the poller read, but first take what a read has left, a few frames at a time."""
+        while True:
+            while not self._take():
+                await trio.lowlevel.checkpoint()
+            if not self.is_closed:
+                self._poller = the_poller()
+                self._poller.add(self._socket, self._read, self._fail, later=True)
+            await self._paused.wait()
+            await trio.lowlevel.checkpoint()
+
+    def _take(self, data: bytes = b"") -> bool:
+        """Take some frames, now that this has come, too. False where there are more that are whole."""
+        reader = self._reader
+        left = _MOST_FRAMES
         try:
             frame = reader.next_frame(data)
             while frame is not None:
                 self._handlers[frame.kind](frame)
-                frame = reader.next_frame() if reader.missing <= 0 else None
+                if reader.missing > 0 or self.is_closed:
+                    return True
+                left -= 1
+                if not left:
+                    return False
+                frame = reader.next_frame()
         except BrokenFrame as error:
             self.refuse(str(error))
         except Exception as error:
             self._fail(error)
+        return True
 
     def _fail(self, error: Exception) -> None:
         """A handler has failed: the state of the worker's frame is unknown."""

@@ -35,7 +35,9 @@ class FailedHead(Head):
 
 
 class LogHead(Head):
-    """`batch` is the number of that which the line belongs to, 0 for none; what the model has printed has no place."""
+    """`batch` is the number of that which the line belongs to, 0 for none; what the model has printed has no place.
+    Lines of `logging` have its level as `severity`, the name of the `logger`, and the type, message and stack trace of
+    what they tell of."""
 
     level: int
     message: str
@@ -43,6 +45,9 @@ class LogHead(Head):
     line: int = 0
     batch: int = 0
     is_printed: bool = False
+    severity: int = 0
+    logger: str = ""
+    exception: tuple[str, str, str] | None = None
 
 
 class ExecutedHead(Head):

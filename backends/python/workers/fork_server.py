@@ -22,7 +22,7 @@ from backends.python.workers.output import Output
 from backends.python.workers.process import WorkerProcess
 from backends.python.workers.process_control import HungUp, ProcessControl
 from protocol.errors import text_of
-from protocol.log.tags import Log
+from protocol.log.tags import TaggedLog, TagsNow
 
 logger = logging.getLogger("trioton.backends.python")
 
@@ -49,7 +49,7 @@ class ForkServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                self.process = WorkerProcess(environment, theirs, logger, "fork server", "fork_server")
+                self.process = WorkerProcess(environment, theirs, TaggedLog(logger, {}), "fork server", "fork_server")
             except BaseException:
                 ours.close()
                 raise
@@ -70,7 +70,7 @@ class ForkServer:
             raise ForkServerGone from None
 
     async def fork(
-        self, environment: Environment, control: socket.socket, cores: frozenset[int], log: Log, name: str
+        self, environment: Environment, control: socket.socket, cores: frozenset[int], log: TaggedLog, name: str
     ) -> ForkedWorker:
         """Fork a worker that serves on `control`, on these cores. Raises ForkServerGone."""
         self.workers += 1
@@ -117,11 +117,11 @@ class ForkedWorker(ForkedProcess):
     def tail(self) -> list[str]:
         return self._output.tail
 
-    async def forward_output(self) -> None:
-        await self._output.forward()
+    async def forward_output(self, tags_now: TagsNow) -> None:
+        await self._output.forward(tags_now)
 
-    def log_last_output(self) -> None:
-        self._output.log_last()
+    def log_last_output(self, tags_now: TagsNow) -> None:
+        self._output.log_last(tags_now)
 
     async def close(self) -> None:
         if self._is_closing:
@@ -143,7 +143,7 @@ class ForkServers:
         self._changing: dict[str, trio.Lock] = {}
 
     async def start(
-        self, environment: Environment, control: socket.socket, cores: frozenset[int], log: Log, name: str
+        self, environment: Environment, control: socket.socket, cores: frozenset[int], log: TaggedLog, name: str
     ) -> ForkedWorker | None:
         """Fork a worker. None where it is to be started directly instead."""
         key = _key_of(environment)

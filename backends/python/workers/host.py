@@ -20,7 +20,7 @@ from backends.python.workers.forked_process import ForkedProcess
 from backends.python.workers.process import WorkerProcess
 from backends.python.workers.process_control import HungUp, ProcessControl
 from protocol.errors import Internal
-from protocol.log.tags import Log
+from protocol.log.tags import TaggedLog, TagsNow
 
 # How long a host may take to end by itself, and a killed one to be gone.
 _EXIT_SECONDS = 2.0
@@ -37,7 +37,7 @@ class Host:
     To be made in the thread that runs Trio. Raises OSError where the interpreter cannot be started.
     """
 
-    def __init__(self, environment: Environment, log: Log, name: str) -> None:
+    def __init__(self, environment: Environment, log: TaggedLog, name: str) -> None:
         self.name = name
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -72,7 +72,7 @@ class Host:
         finally:
             os.close(file)
         if answer is None:
-            self.process.log_last_output()
+            self.process.log_last_output(dict)
             printed = "".join(f"\n  {line}" for line in self.process.tail)
             raise Internal(f"{problem} while it loaded the model; it printed last:{printed}")
         if "message" in answer:
@@ -128,7 +128,7 @@ class Host:
     async def forward_output(self) -> None:
         """Log the output of all instances together; any of their links may run it."""
         async with self._forwarding:
-            await self.process.forward_output()
+            await self.process.forward_output(dict)
 
     async def _ask(self, message: Mapping[str, object], descriptors: Sequence[int]) -> tuple[Any, list[int]]:
         try:
@@ -160,11 +160,12 @@ class _HostedInstance:
     def tail(self) -> list[str]:
         return self._host.process.tail
 
-    async def forward_output(self) -> None:
+    async def forward_output(self, tags_now: TagsNow) -> None:
+        """That of the other instances, too: so nobody knows whose requests it is about."""
         await self._host.forward_output()
 
-    def log_last_output(self) -> None:
-        self._host.process.log_last_output()
+    def log_last_output(self, tags_now: TagsNow) -> None:
+        self._host.process.log_last_output(dict)
 
 
 class HostedThread(_HostedInstance):

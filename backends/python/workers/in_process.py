@@ -29,6 +29,7 @@ from backends.python.worker.trioton_worker.loader import class_in, class_of, mak
 from backends.python.worker.trioton_worker.making import SharingMaker
 from backends.python.worker.trioton_worker.serve import serve
 from backends.python.worker.trioton_worker.session import Session, open_session
+from protocol.log.tags import TagsNow
 
 logger = logging.getLogger("trioton.backends.python")
 
@@ -203,10 +204,10 @@ class InProcessWorker:
     async def wait_exit(self) -> None:
         await self._ended.wait()
 
-    async def forward_output(self) -> None:
+    async def forward_output(self, tags_now: TagsNow) -> None:
         await trio.lowlevel.checkpoint()
 
-    def log_last_output(self) -> None:
+    def log_last_output(self, tags_now: TagsNow) -> None:
         pass
 
     def kill(self) -> None:

@@ -26,8 +26,8 @@ from backends.python.workers.idle_memory import IdleMemory
 from backends.python.workers.output import TAIL_LINES
 from backends.python.workers.runner import Runner
 from protocol.failures import CallbackFailures
-from protocol.log.tags import TaggedLog, Tags, tags_of
-from protocol.messages import InferenceRequest
+from protocol.log.records import LoggedException, WrittenLine
+from protocol.log.tags import TaggedLog, Tags, TagsNow
 
 # How long a worker that has closed its end may take to end; it is killed then.
 _EXIT_SECONDS = 2.0
@@ -51,7 +51,8 @@ class WorkerLink:
     """Closed by `stop` or `close`, whatever happens. Frames are read only while a task runs `attend`.
 
     `runner` is what serves the other end of the socket `control`. `failures` counts defects in the handling of its
-    frames. `find_request` gives the only request of a batch by its number, if it has just one.
+    frames. `tags_of` gives what log lines say of the requests of a batch, by its number (0 for none); `tags_now` of the
+    only one that runs.
     """
 
     def __init__(
@@ -72,7 +73,8 @@ class WorkerLink:
         self.schemas = Schemas()
         self.idle_memory: IdleMemory | None = None
         self._log = log
-        self.find_request: Callable[[int], InferenceRequest | None] = lambda batch: None
+        self.tags_of: Callable[[int], Tags] = lambda batch: {}
+        self.tags_now: TagsNow = dict
         self._printed: deque[str] = deque(maxlen=TAIL_LINES)
         self.logs = log.isEnabledFor  # whether the model's messages of a level are shown
         self.is_attended = False
@@ -94,7 +96,7 @@ class WorkerLink:
                 async with trio.open_nursery() as nursery:
                     self._tasks = nursery
                     self.is_attended = True
-                    nursery.start_soon(self.runner.forward_output)
+                    nursery.start_soon(self.runner.forward_output, self._tags_now)
                     nursery.start_soon(self._listen)
                     if self.idle_memory is not None:
                         nursery.start_soon(self.idle_memory.run)
@@ -102,7 +104,7 @@ class WorkerLink:
                     await self.runner.wait_exit()
                     self.channel.hang_up()
                     await self._listened.wait()
-                    self.runner.log_last_output()
+                    self.runner.log_last_output(self._tags_now)
                     nursery.cancel_scope.cancel()
             finally:
                 self._tasks = None
@@ -175,7 +177,7 @@ class WorkerLink:
     def log_failure(self, failed: FailedHead, tags: Tags | None = None) -> None:
         if failed.traceback:
             text = failed.traceback.rstrip()
-            self._log.error("%s: %s", self.name, text, extra={"tags": _without_model(tags or {}), "body": text})
+            self._log.error("%s: %s", self.name, text, extra={"tags": tags or {}, "body": text})
 
     async def end_text(self, problem: str = "") -> str:
         """How the worker ended, now that it has; one that has not ended yet is killed.
@@ -238,11 +240,10 @@ class WorkerLink:
         if head.is_printed:
             self._printed.append(head.message)
         if self._log.isEnabledFor(level):
-            request = self.find_request(head.batch) if head.batch else None
-            tags = {} if request is None else _without_model(tags_of(request))
-            self._log.place(level, head.filename, head.line, self.name, head.message, tags)
+            exception = None if head.exception is None else LoggedException(*head.exception)
+            written = (head.message, head.filename, head.line, head.logger, head.severity, exception)
+            record = WrittenLine(level, *written).record(self._log.logger, self.name)
+            self._log.handle(record, self.tags_of(head.batch))
 
-
-def _without_model(tags: Tags) -> Tags:
-    """Those of the request alone: the worker knows its model and version, whatever was asked for."""
-    return {name: value for name, value in tags.items() if name not in ("model", "version")}
+    def _tags_now(self) -> Tags:
+        return self.tags_now()

@@ -2,71 +2,126 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
+from collections.abc import Sequence
+from functools import partial
 
 import trio
 
-from protocol.log.tags import Log
+from protocol.log.records import WrittenLine
+from protocol.log.tags import TaggedLog, Tags, TagsNow
+from protocol.reactor.drivers import the_poller
+from protocol.reactor.poller import Poller
+from protocol.sync.wakeup import Wakeup
+
+logger = logging.getLogger("trioton.backends.python")
 
 _READ_SIZE = 65536
 _LAST_READS = 16  # a pipe holds one; others who may still print are not waited for
 _LONGEST_LINE = 8192
+_LINES_AT_ONCE = 16  # each takes some tens of microseconds
 TAIL_LINES = 20
 
 
 class Output:
-    """The reading end of a pipe, which it owns."""
+    """The reading end of a pipe, which it owns. The poller reads it, so that a line comes before the end of the batch
+    during which it was written."""
 
-    def __init__(self, descriptor: int, log: Log, name: str) -> None:
+    def __init__(self, descriptor: int, log: TaggedLog, name: str) -> None:
         os.set_blocking(descriptor, False)
         self._descriptor = descriptor
         self._log = log
         self._name = name
         self._line = b""
+        self._lines: Sequence[str] = ()  # that are read, and not logged yet
+        self._tags: Tags = {}  # of these
+        self._has_ended = False
+        self._news = Wakeup()
+        self._poller: Poller | None = None  # while it has the pipe in sight
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+
+    def fileno(self) -> int:
+        return self._descriptor
 
     @property
     def tail(self) -> list[str]:
         """The last lines that were printed, oldest first."""
         return [*self._tail, *([_decode(self._line)] if self._line else [])]
 
-    async def forward(self) -> None:
-        """Log what is printed, line by line, until all who can print are gone."""
-        while (size := self._log_some()) != 0:
-            if size is None:
-                await trio.lowlevel.wait_readable(self._descriptor)
-            else:
+    async def forward(self, tags_now: TagsNow) -> None:
+        """Log what is printed, line by line, until all who can print are gone, with the tags that there are when it is
+        read."""
+        while True:
+            while self._log_some():
                 await trio.lowlevel.checkpoint()  # a model that prints without end must not stop the others
+            if self._has_ended or self._descriptor == -1:
+                return
+            self._poller = the_poller()
+            self._poller.add(self, partial(self._read_and_log, tags_now), self._fail, later=True, first=True)
+            try:
+                await self._news.wait()
+            finally:
+                self._look_away()
 
-    def log_last(self) -> None:
+    def log_last(self, tags_now: TagsNow) -> None:
         """Log what the pipe still holds of a process that has ended."""
         for _ in range(_LAST_READS):
-            if not self._log_some():
+            while self._log_some():
+                pass
+            if not self._read(tags_now):
                 break
+        while self._log_some():
+            pass
 
     def close(self) -> None:
         if self._descriptor != -1:
-            trio.lowlevel.notify_closing(self._descriptor)
+            self._look_away()
+            self._news.wake()
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _log_some(self) -> int | None:
-        """Read once and log. Returns the number of bytes: None where there are none now, 0 where none will come."""
-        if self._descriptor == -1:
-            return 0
+    def _look_away(self) -> None:
+        if self._poller is not None:
+            self._poller.remove(self)
+            self._poller = None
+
+    def _read_and_log(self, tags_now: TagsNow) -> None:
+        """Called by the poller. What is too much for it is left to the task."""
+        if not self._read(tags_now) or self._log_some():
+            self._look_away()
+            self._news.wake()
+
+    def _fail(self, error: Exception) -> None:
+        """What is printed is lost from now on."""
+        logger.error("%s: its output cannot be read: %r", self._name, error)
+        self._has_ended = True
+        self._news.wake()
+
+    def _read(self, tags_now: TagsNow) -> bool:
+        """Read once, if there is something. False where nothing will come."""
         try:
-            data = os.read(self._descriptor, _READ_SIZE)
+            data = os.read(self._descriptor, _READ_SIZE) if self._descriptor != -1 else b""
         except BlockingIOError:
-            return None
+            return True
         *lines, self._line = (self._line + data).split(b"\n")
         if not data or len(self._line) > _LONGEST_LINE:
             lines.append(self._line)
             self._line = b""
-        for line in filter(None, map(_decode, lines)):
+        self._has_ended = not data
+        self._lines, self._tags = list(filter(None, map(_decode, lines))), tags_now()
+        return bool(data)
+
+    def _log_some(self) -> bool:
+        """Log a few of the lines that were read. Whether there are more."""
+        is_shown = self._log.isEnabledFor(logging.INFO)
+        for line in self._lines[:_LINES_AT_ONCE]:
             self._tail.append(line)
-            self._log.info("%s: %s", self._name, line, extra={"body": line})
-        return len(data)
+            if is_shown:
+                self._log.handle(WrittenLine(logging.INFO, line).record(self._log.logger, self._name), self._tags)
+        self._lines = self._lines[_LINES_AT_ONCE:]
+        return bool(self._lines)
 
 
 def _decode(line: bytes) -> str:

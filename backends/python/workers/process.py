@@ -18,7 +18,7 @@ import trio
 
 from backends.python.environments.environment import Environment
 from backends.python.workers.output import Output
-from protocol.log.tags import Log
+from protocol.log.tags import TaggedLog, TagsNow
 
 MAIN = Path(__file__).parent.parent / "worker" / "main.py"
 
@@ -44,7 +44,7 @@ class WorkerProcess:
         self,
         environment: Environment,
         control: socket.socket,
-        log: Log,
+        log: TaggedLog,
         name: str,
         *mode: str,
         program: Path | None = None,
@@ -115,13 +115,13 @@ class WorkerProcess:
         finally:
             os.close(descriptor)
 
-    async def forward_output(self) -> None:
+    async def forward_output(self, tags_now: TagsNow) -> None:
         """Log what is printed, line by line, until all who can print are gone."""
-        await self._output.forward()
+        await self._output.forward(tags_now)
 
-    def log_last_output(self) -> None:
+    def log_last_output(self, tags_now: TagsNow) -> None:
         """Log what the pipe still holds of a process that has ended."""
-        self._output.log_last()
+        self._output.log_last(tags_now)
 
     def kill(self) -> None:
         """End the process and its group at once. Harmless when it has ended."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from protocol.log.tags import TagsNow
+
 
 class Runner(Protocol):
     """`noun` is what it is called in errors, `killed_text` how it has ended when the server did it."""
@@ -25,10 +27,11 @@ class Runner(Protocol):
     async def wait_exit(self) -> None:
         """Sleep until it has ended. Any number of tasks may wait."""
 
-    async def forward_output(self) -> None:
-        """Log what it prints, until nothing more can come. One task at a time."""
+    async def forward_output(self, tags_now: TagsNow) -> None:
+        """Log what it prints, until nothing more can come, with the tags that there are when it comes. One task at a
+        time."""
 
-    def log_last_output(self) -> None:
+    def log_last_output(self, tags_now: TagsNow) -> None:
         """Log what there still is of what it printed, now that it has ended."""
 
     def kill(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 import trio
@@ -284,6 +285,34 @@ async def test_workers_are_called_when_what_comes_meanwhile_has_been_read(way: s
         the_poller().remove(watched)
         watched.close()
         other.close()
+
+
+@pytest.mark.usefixtures("way")
+async def test_the_first_of_the_later_ones_is_called_before_them() -> None:
+    """Whichever had something first."""
+    pairs = [socket.socketpair() for _ in range(3)]
+    said: list[int] = []
+    all_have = trio.Event()
+
+    def call(number: int) -> Callable[[], None]:
+        def read() -> None:
+            said.append(pairs[number][0].recv(1)[0])
+            if len(said) == 3:
+                all_have.set()
+
+        return read
+
+    with ExitStack() as stack:
+        for number in (0, 2, 1):
+            for each in pairs[number]:
+                stack.enter_context(each)
+            pairs[number][1].sendall(bytes([number]))
+        for number in range(3):
+            the_poller().add(pairs[number][0], call(number), no_defect, later=True, first=number == 1)
+        await all_have.wait()
+        assert said[0] == 1
+        for watched, _ in pairs:
+            the_poller().remove(watched)
 
 
 @pytest.mark.usefixtures("way")

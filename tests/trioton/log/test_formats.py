@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from protocol.log.records import LoggedException, WrittenLine
 from protocol.log.tags import TaggedLog, tagged
 from trioton.log.formats import VERBATIM, make_formatter
 
@@ -149,7 +150,8 @@ def test_a_logger_with_tags(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     log = TaggedLog(logging.getLogger("trioton.model.m"), {"model": "m"}).of_instance("m_0")
     log.info("%s: %s", "m_0", "printed", extra={"body": "printed", **tagged(request_id="1")})
-    log.place(logging.WARNING, "/model.py", 3, "m_0", "said", {"request_id": "2"})
+    written = WrittenLine(logging.WARNING, "said", "/model.py", 3)
+    log.handle(written.record(log.logger, "m_0"), {"request_id": "2"})
     first, second = caplog.records
     assert (first.getMessage(), second.getMessage()) == ("m_0: printed", "m_0: said")
     assert line("json", first)["Body"] == "printed"
@@ -162,3 +164,57 @@ def test_a_logger_with_tags(caplog: pytest.LogCaptureFixture) -> None:
         "code.file.path": "/model.py",
         "code.line.number": 3,
     }
+
+
+WRITTEN = WrittenLine(
+    *(logging.INFO, "no price", "/m/model.py", 3, "shop", logging.DEBUG),
+    LoggedException("KeyError", "'price'", "Traceback (most recent call last):\n  \x1b[31mKeyError: 'price'"),
+)
+
+
+def written() -> logging.LogRecord:
+    return WRITTEN.record(logging.getLogger("trioton.model.m"), "m_0")
+
+
+def test_a_line_of_a_workers_logger() -> None:
+    found = line("json", written())
+    assert (found["SeverityText"], found["SeverityNumber"]) == ("DEBUG", 5)
+    assert found["InstrumentationScope"] == {"Name": "shop"}
+    assert found["Attributes"]["exception.type"] == "KeyError"
+    assert found["Attributes"]["exception.message"] == "'price'"
+    assert found["Attributes"]["exception.stacktrace"].endswith("\x1b[31mKeyError: 'price'")
+    found = line("ecs", written())
+    assert (found["log.level"], found["log"]["logger"]) == ("debug", "shop")
+    assert found["error"]["type"] == "KeyError"
+    text = make_formatter("default").format(written())
+    first, second, third = text.split("\n")
+    assert first.endswith(' model.py:3] "m_0: no price" logger=shop')
+    assert (second, third) == ("    Traceback (most recent call last):", "      \\u001b[31mKeyError: 'price'")
+
+
+@pytest.mark.parametrize(
+    ("level", "name"), [(50, "critical"), (45, "error"), (25, "info"), (10, "debug"), (3, "debug")]
+)
+def test_levels_have_the_standard_librarys_names_in_ecs(level: int, name: str) -> None:
+    assert line("ecs", record(level))["log.level"] == name
+
+
+def test_several_requests() -> None:
+    several = tagged(request_ids=("a", 'b,"', "c\n"), request_count=12, model="m")
+    attributes = line("json", record(**several))["Attributes"]
+    assert (attributes["request_ids"], attributes["request_count"]) == (["a", 'b,"', "c\n"], 12)
+    found = line("ecs", record(**several))
+    assert found["http"]["request"]["id"] == ["a", 'b,"', "c\n"]
+    assert found["labels"] == {"request_count": "12", "model": "m"}
+    text = make_formatter("default").format(record(**several))
+    assert text.endswith(r'] "hello" request_ids=a,"b,\"","c\n" request_count=12 model=m')
+
+
+@pytest.mark.parametrize("log_format", ["default", "ISO8601", "json", "ecs"])
+def test_nothing_reaches_a_terminal_as_a_command(log_format: str) -> None:
+    """Neither by escapes of one byte or two, nor by what turns the direction of writing around."""
+    hostile = "\x1b[2J\x9b31m\x7f\x08\u2028\u202e\u2066\x0b\x85"
+    made = record(message=hostile, **tagged(model=hostile, request_ids=(hostile, "b")))
+    vars(made).update(filename=f"{hostile}.py", logger_name=hostile, exception=LoggedException("E", hostile, hostile))
+    text = make_formatter(log_format).format(made)
+    assert not set(hostile) & set(text) - set("[2J31m")

@@ -13,6 +13,7 @@ import importlib
 import os
 import socket
 import sys
+import threading
 from types import ModuleType
 from typing import Any
 
@@ -28,7 +29,10 @@ from trioton_worker.frames import (  # type: ignore[import-not-found]
     TRIM,
 )
 from trioton_worker.lifeline import tie_to_server  # type: ignore[import-not-found]
+from trioton_worker.log_records import log_unhandled  # type: ignore[import-not-found]
+from trioton_worker.printing import tag_prints  # type: ignore[import-not-found]
 from trioton_worker.process_exit import exit_for, exit_now  # type: ignore[import-not-found]
+from trioton_worker.speaker import Speaker  # type: ignore[import-not-found]
 
 import trioton_engine  # type: ignore[import-not-found]
 
@@ -45,8 +49,11 @@ def main(control_fd: int) -> None:
     tie_to_server(control)
     offer_port()
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
+    worker = _Worker(Connection(control))
+    tag_prints(worker.speaker)
+    log_unhandled(worker.speaker)
     try:
-        _Worker(Connection(control)).run()
+        worker.run()
     except BaseException as error:
         exit_for(error)
     exit_now(0)
@@ -68,6 +75,14 @@ class _Worker:
         self._open: set[int] = set()
         self._failed: list[Event] = []  # what `submit` has refused
         self._stats = Stats()
+        self._thread = threading.get_ident()
+        self._about = 0  # the sequence that something is done for just now
+
+    def speaker(self) -> Speaker | None:
+        """Whoever writes a line; None in a process that the engine has forked."""
+        if not self._connection.is_usable:
+            return None
+        return Speaker(self._connection, self._about if threading.get_ident() == self._thread else 0)
 
     def run(self) -> None:
         while self._take_frames():
@@ -91,7 +106,9 @@ class _Worker:
         elif kind == ABORT:
             for sequence in frame.column:
                 if sequence in self._open:
+                    self._about = sequence
                     self._loaded.abort(sequence)
+            self._about = 0
         elif kind == INITIALIZE:
             return self._answer(self._initialize, frame.head)
         elif kind == CONTROL:
@@ -167,7 +184,7 @@ class _Worker:
 
     def _submit(self, frame: Frame) -> None:
         generation = decode_submission(frame.head, frame.column, frame.body)
-        sequence = generation.sequence
+        self._about = sequence = generation.sequence
         try:
             self._loaded.submit(generation)
         except Refused as error:
@@ -176,11 +193,15 @@ class _Worker:
             self._failed.append(Event(sequence, finish="error", error=text_of(error)))
         else:
             self._open.add(sequence)
+        self._about = 0
 
     def _step(self) -> None:
         engine = self._loaded
+        if len(self._open) == 1:
+            (self._about,) = self._open
         events = [*self._failed, *engine.step(self._connection.fileno())] if self._open else self._failed
         self._failed = []
+        self._about = 0
         for event in events:
             if event.finish:
                 self._open.discard(event.sequence)

@@ -1,7 +1,8 @@
-"""Prints of a model: a line that it prints while it runs a batch goes to the server as a message of that batch.
+"""Prints of a model: a line that it prints while it runs a batch goes to the server as a message of that batch, and one
+that a handler of `logging` writes with all that its record knows.
 
-So the server's log can say which request it belongs to. All else that is printed, and what other programs and libraries
-write to the process's own output, goes there as ever, and the server reads it line by line.
+So the server's log can say which request it belongs to, and how bad it is. All else that is printed, and what other
+programs and libraries write to the process's own output, goes there as ever, and the server reads it line by line.
 """
 
 from __future__ import annotations
@@ -11,23 +12,25 @@ import threading
 from typing import Any, Iterable, cast
 
 from .frames import LOG
-from .session import LiveBatch, session
+from .log_records import record_being_written, send_record
+from .speaker import FindSpeaker, Speaker
 
 # A line of more characters is sent in pieces.
 _LONGEST = 8192
 
 
-def tag_prints() -> None:
+def tag_prints(find_speaker: FindSpeaker) -> None:
     """To be called once in each worker's process, before the model is loaded."""
-    sys.stdout = cast(Any, Printed(sys.stdout))
-    sys.stderr = cast(Any, Printed(sys.stderr))
+    sys.stdout = cast(Any, Printed(sys.stdout, find_speaker))
+    sys.stderr = cast(Any, Printed(sys.stderr, find_speaker))
 
 
 class Printed:
     """A text stream in front of another one, which it is in all but what `write` does with whole lines."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, find_speaker: FindSpeaker) -> None:
         self._stream = stream
+        self._find_speaker = find_speaker
         self._begun = ""  # a line without its end
         self._lock = threading.RLock()
 
@@ -38,9 +41,13 @@ class Printed:
         return iter(self._stream)
 
     def write(self, text: str) -> int:
-        batch = _printing_batch() if isinstance(text, str) else None
+        speaker = self._find_speaker() if isinstance(text, str) else None
+        record = None if speaker is None else record_being_written()
+        if speaker is not None and record is not None:
+            self._write_record(speaker, record, text)
+            return len(text)
         with self._lock:
-            if batch is None:
+            if speaker is None or not speaker.work:
                 self._pass_on()
                 return cast(int, self._stream.write(text))
             *lines, self._begun = (self._begun + text).split("\n")
@@ -48,8 +55,8 @@ class Printed:
                 lines.append(self._begun)
                 self._begun = ""
         for line in lines:
-            if line:
-                _send(line, batch)
+            for start in range(0, len(line), _LONGEST):
+                _send(line[start : start + _LONGEST], speaker)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -61,6 +68,11 @@ class Printed:
             self._pass_on()
             self._stream.flush()
 
+    def _write_record(self, speaker: Speaker, record: Any, text: str) -> None:
+        text = text.rstrip("\r\n")
+        if text:  # some handlers write the line's end by itself
+            send_record(speaker, record, text, is_printed=True)
+
     def _pass_on(self) -> None:
         """What has begun goes where it can wait for its end."""
         if self._begun:
@@ -68,16 +80,6 @@ class Printed:
             self._stream.write(begun)
 
 
-def _printing_batch() -> LiveBatch | None:
-    """The batch that the caller works for, if there is one, and the server can be told."""
-    here = session()
-    if here is None or not here.owns_process or not here.connection.is_usable:
-        return None
-    return here.calling_batch()
-
-
-def _send(line: str, batch: LiveBatch) -> None:
+def _send(line: str, speaker: Speaker) -> None:
     # Not `send`: it would wait for itself where something is printed while a frame is sent (`__del__`, signals).
-    batch.session.connection.send_from_anywhere(
-        LOG, {"level": 0, "message": line, "batch": batch.number, "is_printed": True}
-    )
+    speaker.connection.send_from_anywhere(LOG, {"level": 0, "message": line, "batch": speaker.work, "is_printed": True})

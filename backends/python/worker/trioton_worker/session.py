@@ -110,6 +110,15 @@ class Session:
         running = tuple(self.executing.values())
         return running[0] if len(running) == 1 else None
 
+    def logging_batch(self) -> LiveBatch | None:
+        """The batch that a line of this thread or coroutine belongs to: also one that has left `execute`, as long as
+        its response senders are the only ones."""
+        batch = self.calling_batch()
+        if batch is not None or self.executing:
+            return batch
+        open_batches = tuple(self.replying.values())
+        return open_batches[0] if len(open_batches) == 1 else None
+
     def place(self, head: Any) -> None:
         """Note where the model lies."""
         self.model_directory = head["version_directory"]

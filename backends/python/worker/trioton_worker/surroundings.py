@@ -10,8 +10,9 @@ import sys
 from importlib.machinery import BuiltinImporter, ModuleSpec
 
 from .hiding import hide_server
-from .logger import log_unhandled
+from .log_records import log_unhandled
 from .printing import tag_prints
+from .speaker import speaker_of_session
 
 # Imported by the processes that a model spawns in place of the program of their parent.
 _OF_SPAWNED = f"{__package__}.spawned"
@@ -25,8 +26,8 @@ def set_up() -> None:
         sys.orig_argv[:] = []
     _empty_main()
     hide_server()
-    tag_prints()
-    log_unhandled()
+    tag_prints(speaker_of_session)
+    log_unhandled(speaker_of_session)
 
 
 def _empty_main() -> None:

@@ -13,6 +13,7 @@ from backends.python.batches.open_batch import OpenBatch
 from backends.python.batches.open_batches import OpenBatches
 from backends.python.wire.channel import Channel, Handlers
 from protocol.errors import Internal
+from protocol.messages import InferenceRequest
 from protocol.sync.signal import Signal
 
 RESULT = BatchResult((), BatchTiming(0, 0, 0))
@@ -71,3 +72,14 @@ async def test_who_waits_hears_of_the_end_though_others_cannot_be_woken(
         found.end()
     with trio.fail_after(1):
         await batch.executed.wait()
+
+
+def test_output_belongs_to_the_only_request_that_runs(found: OpenBatches) -> None:
+    assert found.tags_now() == {}
+    one = found.by_number[1] = OpenBatch(1, (InferenceRequest("m", [], id="one"),))
+    assert found.tags_now() == found.tags_of(1) == {"request_id": "one"}
+    found.by_number[2] = OpenBatch(2, (InferenceRequest("m", [], id="two"), InferenceRequest("m", [], id="three")))
+    assert found.tags_now() == {}
+    assert found.tags_of(2) == {"request_ids": ("two", "three"), "request_count": 2}
+    found.close(one)
+    assert (found.tags_now(), found.tags_of(1)) == ({}, {})

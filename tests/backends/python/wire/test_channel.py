@@ -175,3 +175,35 @@ async def test_a_worker_that_sends_without_end_lets_others_work(pair: Pair) -> N
             seen.add(len(pair.taken))
         nursery.cancel_scope.cancel()
     assert len(seen - {0, count}) > 0
+
+
+async def test_many_small_frames_are_taken_a_few_at_a_time(running: Pair) -> None:
+    """And in their order, whatever comes behind them; all are there before the end is known."""
+    most = 0
+    count = 1000
+    await wait_all_tasks_blocked()
+    running.worker.sendall(b"".join(frame_of(str(number).encode()) for number in range(count)))
+    running.worker.shutdown(socket.SHUT_WR)
+    while len(running.taken) < count:
+        before = len(running.taken)
+        await trio.lowlevel.checkpoint()
+        most = max(most, len(running.taken) - before)
+    assert most <= 2 * 16  # those of a task's turn, and of the poller's
+    assert running.taken == [str(number).encode() for number in range(count)]
+
+
+async def test_what_a_cancelled_run_has_left_is_taken_by_the_next_one(pair: Pair) -> None:
+    pair.worker.sendall(b"".join(frame_of(str(number).encode()) for number in range(200)))
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pair.channel.run)
+            while not pair.taken:
+                await trio.lowlevel.checkpoint()
+            scope.cancel()
+    assert len(pair.taken) < 200
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pair.channel.run)
+        while len(pair.taken) < 200:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert pair.taken == [str(number).encode() for number in range(200)]

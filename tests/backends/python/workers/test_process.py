@@ -13,10 +13,11 @@ import trio
 
 from backends.python.environments.environment import Environment
 from backends.python.workers.process import WorkerProcess
+from protocol.log.tags import TaggedLog
 from tests.backends.python.processes import children, open_descriptors
 
 Start = Callable[[str], WorkerProcess]
-LOG = logging.getLogger("trioton.model.test")
+LOG = TaggedLog(logging.getLogger("trioton.model.test"), {})
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ async def test_what_it_prints_is_logged_by_line(start: Start, caplog: pytest.Log
     process = start(
         "printf 'one\\r\\n\\n\\377two\\nthr'; sleep 0.05; printf 'ee\\n'; head -c 100000 /dev/zero | tr '\\0' x"
     )
-    await process.forward_output()
+    await process.forward_output(dict)
     texts = [message.removeprefix("m_0: ") for message in caplog.messages]
     assert texts[:3] == ["one", "\ufffdtwo", "three"]
     assert "".join(texts[3:]) == "x" * 100_000
@@ -98,14 +99,14 @@ async def test_what_it_prints_is_logged_by_line(start: Start, caplog: pytest.Log
 async def test_its_last_lines_are_kept(start: Start) -> None:
     process = start("seq 1 50; printf unfinished")
     await process.wait_exit()
-    process.log_last_output()
+    process.log_last_output(dict)
     assert process.tail == [*(str(number) for number in range(32, 51)), "unfinished"]
 
 
 async def test_one_that_prints_without_end_lets_others_work(start: Start) -> None:
     process = start("exec yes")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(process.forward_output)
+        nursery.start_soon(process.forward_output, dict)
         while len(process.tail) < 20:
             await trio.lowlevel.checkpoint()
         for _ in range(20):
