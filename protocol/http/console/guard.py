@@ -3,7 +3,7 @@ nothing is kept by a cache."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import wraps
 from typing import TypeAlias
 from urllib.parse import parse_qs
@@ -12,13 +12,16 @@ import msgspec
 
 from protocol.console.interface import Console
 from protocol.errors import Forbidden, InvalidArgument, NotFound, Unsupported
+from protocol.http.codec.json_pieces import json_list_reply
 from protocol.http.console.host_check import is_own_host
 from protocol.http.exchange import Handler, HttpRequest, header_text
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
+from protocol.sync.sliced import run_sliced
 
 NO_STORE: Headers = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
 ConsoleHandler: TypeAlias = Callable[[HttpRequest, Console], Awaitable[object]]
+ConsoleListHandler: TypeAlias = Callable[[HttpRequest, Console], Awaitable[Sequence[object]]]
 
 
 def console_of(request: HttpRequest) -> Console:
@@ -42,6 +45,18 @@ def json_of(handler: ConsoleHandler) -> Handler:
     async def run(request: HttpRequest) -> Reply:
         answer = await handler(request, console_of(request))
         return Reply(200, JSON_CONTENT + NO_STORE, msgspec.json.encode(answer))
+
+    return run
+
+
+def json_list_of(handler: ConsoleListHandler) -> Handler:
+    """As `json_of`, for lists whose text may take milliseconds to write: it is written a little at a time."""
+
+    @wraps(handler)
+    async def run(request: HttpRequest) -> Reply:
+        entries = await handler(request, console_of(request))
+        reply = await run_sliced(json_list_reply(entries, request.headers.get(b"accept-encoding")))
+        return Reply(reply.status, tuple(reply.headers) + NO_STORE, reply.body)
 
     return run
 
