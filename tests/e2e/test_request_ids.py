@@ -134,3 +134,14 @@ def test_a_grpc_stream(server: ServerProcess) -> None:
         call = stub.ModelStreamInfer(requests, metadata=(("x-request-id", "call"),), timeout=TIMEOUT_SECONDS)
         assert [response.infer_response.id for response in call] == ["1", "2"]
         assert dict(call.trailing_metadata())["x-request-id"] == "call"
+
+
+def test_errors_in_a_grpc_stream(server: ServerProcess) -> None:
+    with grpc.insecure_channel(server.addresses["grpc"]) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        requests = iter([message("nobody", "own"), message("nobody", ""), message("add_sub", "")])
+        call = stub.ModelStreamInfer(requests, metadata=(("x-request-id", "call"),), timeout=TIMEOUT_SECONDS)
+        own, nameless, fine = call
+        assert own.infer_response.parameters["request_id"].string_param == "own"
+        assert nameless.infer_response.parameters["request_id"].string_param == "call"
+        assert "request_id" not in fine.infer_response.parameters

@@ -31,6 +31,8 @@ MAX_TENSORS = 4096
 
 # On every response of a stream: whether it is the last one of its request.
 FINAL = "triton_final_response"
+# On an error in a stream: the id by which the server knows its request.
+REQUEST_ID = "request_id"
 
 # Cutting raw contents out of the bytes costs more than copying them where they are small.
 COPY_UP_TO = 16384
@@ -251,14 +253,16 @@ def encode_empty_final(request: RequestNames) -> bytes:
     return serialized
 
 
-def encode_stream_error(error_message: str, request: RequestNames | None) -> bytes:
-    """A serialized ModelStreamInferResponse for a failed request; None where it could not even be parsed."""
+def encode_stream_error(error_message: str, request: RequestNames | None, request_id: str) -> bytes:
+    """A serialized ModelStreamInferResponse for a failed request; None where it could not even be parsed. The id by
+    which the server knows it is a parameter."""
     response: Any = message_class("inference.ModelStreamInferResponse")()
     response.error_message = error_message.encode(errors="replace").decode()
     inner = response.infer_response
     if request is not None:
         inner.model_name, inner.model_version, inner.id = request
     inner.parameters[FINAL].bool_param = True
+    inner.parameters[REQUEST_ID].string_param = request_id
     serialized: bytes = response.SerializeToString()
     return serialized
 

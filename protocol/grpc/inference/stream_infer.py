@@ -440,7 +440,10 @@ class StreamInfer:
             request.ending = error
         else:
             _, message = status_of(error, method)
-            request.response = encode_stream_error(message, request.names)
+            request.response = encode_stream_error(message, request.names, self._id_of(request))
+
+    def _id_of(self, request: _Request) -> str:
+        return self.origin.tags("" if request.names is None else request.names.id).request_id
 
     def _end_by(self, request: _Request, error: Exception) -> None:
         """Its error is the stream's."""

@@ -1,5 +1,5 @@
-"""Errors in Anthropic's form: `{"type": "error", "error": {"type", "message"}}`, as a reply or an event. A reply gets
-its `request_id` as all errors do.
+"""Errors in Anthropic's form: `{"type": "error", "error": {"type", "message"}}`, as a reply or an event, with
+the `request_id` beside it, which a reply gets as all errors do.
 
 Clients try again what is answered 408, 409, 429 or 5xx: what will fail again is 4xx here.
 """
@@ -59,10 +59,10 @@ def anthropic_status(error: ServerError) -> int:
     return _OVERLOADED if status == 503 else status
 
 
-def anthropic_error_event(error: ServerError) -> bytes:
+def anthropic_error_event(error: ServerError, request_id: str) -> bytes:
     """The last event of a stream that fails. The official clients raise it."""
     told(error)
-    return event("error", {"type": "error", "error": _object(error)})
+    return event("error", {"type": "error", "error": _object(error), "request_id": request_id})
 
 
 def _object(error: ServerError) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import trio
 from protocol.core import RespondsAtOnce
 from protocol.errors import Internal, InvalidArgument, ServerError, text_of
 from protocol.http.codec.generate import decode_generate_request, encode_generate_response
-from protocol.http.errors import error_reply
+from protocol.http.errors import error_reply, name_reply
 from protocol.http.exchange import JSON_IN_THREAD_ABOVE, BodyWriter, HttpRequest
 from protocol.http.handlers.failed_request import describe
 from protocol.http.handlers.load_report import load_report_headers
@@ -66,6 +66,7 @@ async def generate_stream(request: HttpRequest) -> Reply | None:
         await request.core.infer_stream(inference, _EventSender(writer, begin))
     except Exception as exc:
         error = _told(exc, request)
+        name_reply(error, request.request_id)
         if not writer.has_started:
             await begin(error.status)
         await writer.send(_event(error.content))

@@ -84,10 +84,10 @@ def openai_status(error: ServerError) -> int:
     return 400 if isinstance(error, Unsupported) else status_of(error)
 
 
-def error_event(error: ServerError) -> bytes:
+def error_event(error: ServerError, request_id: str) -> bytes:
     """The last event of a stream that fails. Official clients raise it as an APIError."""
     told(error)
-    return b"data: %b\n\n" % msgspec.json.encode({"error": error_object(error)})
+    return b"data: %b\n\n" % msgspec.json.encode({"error": error_object(error), "request_id": request_id})
 
 
 def error_object(error: ServerError) -> dict[str, Any]:

@@ -133,10 +133,11 @@ class ResponseAnswer:
         return _encode(self.members)
 
 
-def error_members(error: ServerError) -> dict[str, Any]:
+def error_members(error: ServerError, request_id: str) -> dict[str, Any]:
     """Of the event `error`."""
     described = error_object(error)
-    return {"code": described["code"], "message": described["message"], "param": described["param"]}
+    members = {"code": described["code"], "message": described["message"], "param": described["param"]}
+    return {**members, "request_id": request_id}
 
 
 def _failure_code(error: ServerError) -> str:

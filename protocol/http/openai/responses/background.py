@@ -16,9 +16,10 @@ class QueuedRun:
     """The run of one response. Implements `protocol.responses.background.BackgroundRun`."""
 
     def __init__(
-        self, run: ResponseRun, responses: Responses, failures: CallbackFailures, charge: Charge | None = None
+        self, run: ResponseRun, responses: Responses, failures: CallbackFailures, charge: Charge | None, request_id: str
     ) -> None:
         self._run = run
+        self._request_id = request_id
         self._charge = charge
         if charge is not None:
             charge.goes_on = True
@@ -51,10 +52,10 @@ class QueuedRun:
         try:
             last = await self._run.run(send)
         except ServerError as error:
-            last = self._run.failed(error)
+            last = self._run.failed(error, self._request_id)
         except Exception as error:
             self._failures.note("background", error, f"response {kept.id} failed")
-            last = self._run.failed(Internal(f"internal error: {text_of(error)}"))
+            last = self._run.failed(Internal(f"internal error: {text_of(error)}"), self._request_id)
         self._tell(kept, last)
 
     def cancelled(self, kept: KeptResponse) -> None:

@@ -116,7 +116,9 @@ async def _begin(call: Call, body: ResponsesRequest, asked: _Asked, run: Respons
     services = call.request.services
     log = EventLog() if body.stream else None
     kept = KeptResponse(call.id, owner_of(call.request), asked.items, run.answer.encode(), log)
-    queued = QueuedRun(run, services.responses, services.failures, call.request.charge)
+    queued = QueuedRun(
+        run, services.responses, services.failures, call.request.charge, call.request.request_id.decode()
+    )
     queued.queue(kept)
     services.responses.begin(kept, queued)
     if log is None:

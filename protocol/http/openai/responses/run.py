@@ -64,13 +64,13 @@ class ResponseRun:
         created = b"" if self._is_created else self._told("response.created")
         return created + self._told("response.in_progress")
 
-    def failed(self, error: ServerError) -> bytes:
+    def failed(self, error: ServerError, request_id: str) -> bytes:
         """The last events."""
         told(error)
         last = self.begin() + self._writer.finish("incomplete")
         self.answer.fail(self._writer.items, error)
         self._on_end(self.answer)
-        return last + self._writer.event("error", error_members(error)) + self._told("response.failed")
+        return last + self._writer.event("error", error_members(error, request_id)) + self._told("response.failed")
 
     def cancelled(self) -> None:
         self._writer.finish("incomplete")

@@ -27,14 +27,14 @@ class StreamForm:
         name: of the interface, for the log.
         end: the bytes after the last event.
         keep_alive: a comment, or an event that says nothing, for when nothing comes.
-        error: the event of an error, which ends the stream.
+        error: the event of an error, which ends the stream, of the request with this id.
         status: the status that an error has outside of streams.
     """
 
     name: str = "OpenAI"
     end: bytes = DONE
     keep_alive: bytes = KEEP_ALIVE
-    error: Callable[[ServerError], bytes] = error_event
+    error: Callable[[ServerError, str], bytes] = error_event
     status: Callable[[ServerError], int] = openai_status
 
 

@@ -63,4 +63,4 @@ def _told(request: HttpRequest, error: Exception, form: StreamForm) -> bytes:
     request.failure = error
     failed = partial(describe, request, request.path_parameters, request.arrival_ns, request.origin)
     request.services.failure_log.note(f"{form.name} stream", form.status(error), error, failed)
-    return form.error(error)
+    return form.error(error, request.request_id.decode())

@@ -351,15 +351,17 @@ def test_responses_come_out_as_they_went_in(raw: list[bytes], request_id: str) -
 
 def test_a_stream_error_keeps_the_requests_names() -> None:
     wire = parse_request(request_of(id="7", model_version="2").SerializeToString())
-    message = service_pb2.ModelStreamInferResponse.FromString(encode_stream_error("no", wire.names))
+    message = service_pb2.ModelStreamInferResponse.FromString(encode_stream_error("no", wire.names, "mine"))
     inner = message.infer_response
     assert (message.error_message, inner.id, inner.model_name, inner.model_version) == ("no", "7", "m", "2")
     assert inner.parameters["triton_final_response"].bool_param is True
+    assert inner.parameters["request_id"].string_param == "mine"
 
 
 def test_a_stream_error_without_a_request() -> None:
-    message = service_pb2.ModelStreamInferResponse.FromString(encode_stream_error("no \ud800", None))
+    message = service_pb2.ModelStreamInferResponse.FromString(encode_stream_error("no \ud800", None, "made"))
     assert (message.error_message, message.infer_response.id) == ("no ?", "")
+    assert message.infer_response.parameters["request_id"].string_param == "made"
 
 
 def test_a_response_over_grpcs_limit(monkeypatch: pytest.MonkeyPatch) -> None:

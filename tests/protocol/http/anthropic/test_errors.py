@@ -55,6 +55,6 @@ def test_replies(error: ServerError, status: int, kind: str) -> None:
 
 
 def test_events() -> None:
-    assert anthropic_error_event(Internal('a"\ud800')) == (
-        b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"a\\"?"}}\n\n'
+    assert anthropic_error_event(Internal('a"\ud800'), "mine") == (
+        b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"a\\"?"},"request_id":"mine"}\n\n'
     )

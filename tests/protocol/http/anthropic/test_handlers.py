@@ -118,7 +118,8 @@ async def test_a_model_that_fails() -> None:
     answer = await post(ScriptedCore(script=("a", Internal("gone"))), stream=True)
     assert (answer.status, answer.complete) == (200, True)
     *_, last = events(answer.body)
-    assert last == {"type": "error", "error": {"type": "api_error", "message": "gone"}}
+    request_id = answer.headers["request-id"]
+    assert last == {"type": "error", "error": {"type": "api_error", "message": "gone"}, "request_id": request_id}
 
 
 async def test_pings_keep_a_silent_stream_alive(autojump_clock: trio.testing.MockClock) -> None:

@@ -87,7 +87,7 @@ async def test_an_error_before_the_first_response(path: str) -> None:
     """It has a status of its own; of a stream it is the first event."""
     answer = await post(make_core(failure=Unavailable("full")), path, {"text": "hi"})
     if path.endswith("_stream"):
-        assert events(answer, 503) == [{"error": "full"}]
+        assert events(answer, 503) == [{"error": "full", "request_id": answer.headers["x-request-id"]}]
     else:
         assert (answer.status, answer.error) == (503, "full")
         assert answer.headers["content-type"] == "application/json"
@@ -98,14 +98,14 @@ async def test_an_error_after_the_first_response() -> None:
     answer = await post(make_core(answers=2, fails_late=True), "many/generate_stream", {"text": "hi"})
     found = events(answer)
     assert [event.get("index") for event in found] == [0, 1, None]
-    assert found[2] == {"error": "failed"}
+    assert found[2] == {"error": "failed", "request_id": answer.headers["x-request-id"]}
 
 
 async def test_a_defect_after_the_first_response(caplog: pytest.LogCaptureFixture) -> None:
     core = make_core(answers=1, fails_late=True, failure=ValueError("a defect"))
     with caplog.at_level(logging.ERROR):
         answer = await post(core, "many/generate_stream", {"text": "hi"})
-    assert events(answer)[1] == {"error": "internal error: ValueError: a defect"}
+    assert events(answer)[1]["error"] == "internal error: ValueError: a defect"
     record, line = caplog.records
     assert line.getMessage().startswith(
         "HTTP generate_stream failed: model 'many', version 'latest', id '', status 500"

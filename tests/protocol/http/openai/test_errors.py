@@ -59,6 +59,7 @@ def test_details_of_a_schema_error() -> None:
 
 
 def test_events() -> None:
-    data = error_event(Internal("lone \ud800"))
+    data = error_event(Internal("lone \ud800"), "mine")
     assert data.endswith(b"\n\n")
-    assert json.loads(data.removeprefix(b"data: "))["error"]["message"] == "lone ?"
+    found = json.loads(data.removeprefix(b"data: "))
+    assert (found["error"]["message"], found["request_id"]) == ("lone ?", "mine")

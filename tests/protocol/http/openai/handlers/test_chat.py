@@ -142,7 +142,8 @@ async def test_an_error_after_the_first_token_is_the_last_event(number: int, cap
     assert (answer.status, answer.complete) == (200, True)
     *_, last = events(answer.body)
     assert last == {
-        "error": {"message": "the engine is gone", "type": "server_error", "param": None, "code": "internal_error"}
+        "error": {"message": "the engine is gone", "type": "server_error", "param": None, "code": "internal_error"},
+        "request_id": answer.headers["x-request-id"],
     }
     assert "OpenAI stream failed: model 'm', version 'latest'" in caplog.text
 

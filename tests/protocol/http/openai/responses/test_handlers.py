@@ -66,6 +66,7 @@ async def test_a_model_that_fails() -> None:
     assert (answer.status, answer.complete) == (200, True)
     *_, error, failed = events(answer.body)
     assert (error["type"], error["message"], error["code"]) == ("error", "gone", "internal_error")
+    assert error["request_id"] == answer.headers["x-request-id"]
     assert failed["response"]["error"] == {"code": "server_error", "message": "gone"}
     assert failed["response"]["output"][0]["status"] == "incomplete"
 
