@@ -91,8 +91,9 @@ class DirectHead:
 
 
 class DirectRequest(PendingReply, kw_only=True):
-    """A submitted request, and what log lines say of it. `status` and `bytes_out` are those of its reply, which may be
-    `is_encoded_later`, when nothing else is left of it."""
+    """A submitted request, and what log lines say of it. `status` and `bytes_out` are those of its reply, which a
+    task may have to encode or send, when nothing else is left of it: then it `is_logged_later`, by `note_end`, and
+    `started_ns` is when it came."""
 
     sink: ReplySink
     encoding: OutputEncoding
@@ -103,7 +104,8 @@ class DirectRequest(PendingReply, kw_only=True):
     record: AccessRecord | None = None
     status: int = 0
     bytes_out: int = 0
-    is_encoded_later: bool = False
+    is_logged_later: bool = False
+    started_ns: int = 0
 
     def name(self) -> bytes:
         """As `CallOrigin.name`."""
@@ -253,7 +255,9 @@ class DirectInference:
             assert reply is not None
             answer = self.error_reply(request, decoupled() if isinstance(reply, Decoupled) else reply)
         if self._logs:
-            self._note_reply(request, answer)
+            request.is_logged_later = answer is None
+            if answer is not None:
+                self.note_reply(request, answer)
         return answer
 
     def error_reply(self, request: DirectRequest, error: ServerError) -> Reply:
@@ -288,8 +292,11 @@ class DirectInference:
 
     def close(self, request: DirectRequest) -> None:
         """It is answered, or what is left of that needs nothing that it holds."""
-        if self._logs and not request.is_encoded_later:
-            self._log_access(request)
+        if self._logs:
+            if request.is_logged_later:
+                request.started_ns = _started_ns(request)
+            else:
+                self._log_access(request)
         self._services.memory.held -= request.size
         submitted, request.submitted = request.submitted, None  # as `let_go` does
         if request.charge is not None:
@@ -298,7 +305,7 @@ class DirectInference:
         submitted.end()
 
     async def encode(self, request: DirectRequest) -> Reply:
-        """Encode the reply where that takes a thread."""
+        """Encode the reply where that takes a thread. `note_end` is to be called then, whatever comes of it."""
         assert isinstance(request.reply, InferenceResponse)
         try:
             reply = await encode(request.reply, request.encoding, request.head.accepts_coding)
@@ -308,14 +315,18 @@ class DirectInference:
             reply = self.error_reply(request, error)
         except Exception as error:
             self.note_failure(request, error, 500)
-            if self._logs:
-                self._log_access(request)
+            request.status = 500
             raise
         reply.request_id = request.name()
-        if self._logs:
-            self._note_reply(request, reply)
-            self._log_access(request)
+        self.note_reply(request, reply)
         return reply
+
+    def note_end(self, request: DirectRequest, is_sent: bool) -> None:
+        """A task has sent the reply, or its client has left before that."""
+        if self._logs:
+            if not is_sent and request.status < FIRST_ERROR:
+                request.status = CLIENT_CLOSED
+            self._log_access(request)
 
     def give_up(self, request: DirectRequest) -> None:
         """Cancel the request: its reply is not wanted any more."""
@@ -329,9 +340,9 @@ class DirectInference:
 
     # The access log.
 
-    def _note_reply(self, request: DirectRequest, reply: Reply | None) -> None:
-        request.is_encoded_later = reply is None
-        if reply is not None:
+    def note_reply(self, request: DirectRequest, reply: Reply) -> None:
+        """This is what it gets."""
+        if self._logs:
             request.status, request.bytes_out = reply.status, reply.length
 
     def _log_refusal(self, error: ServerError, status: int | str, peer: str, head: Head | None) -> None:
@@ -348,10 +359,7 @@ class DirectInference:
         self._services.access_log.end(request.record, is_failed, partial(self._ended, request))
 
     def _ended(self, request: DirectRequest) -> Ended:
-        head, reply, submitted = request.head, request.reply, request.submitted
-        started_ns = 0
-        if submitted is not None:
-            started_ns = time.monotonic_ns() - int((trio.current_time() - submitted.arrival) * 1e9)
+        head, reply = request.head, request.reply
         own_id = request.own_id
         return Ended(
             "http",
@@ -367,5 +375,12 @@ class DirectInference:
             bytes_out=request.bytes_out,
             is_cancelled=request.status == CLIENT_CLOSED,
             error=error_text(reply) if isinstance(reply, Exception) else "",
-            started_ns=started_ns if request.record is None else 0,
+            started_ns=(request.started_ns or _started_ns(request)) if request.record is None else 0,
         )
+
+
+def _started_ns(request: DirectRequest) -> int:
+    submitted = request.submitted
+    if submitted is None:
+        return 0
+    return time.monotonic_ns() - int((trio.current_time() - submitted.arrival) * 1e9)

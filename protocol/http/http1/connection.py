@@ -184,11 +184,16 @@ class Http1:
         if unfinished.parts:
             await self.send_parts(unfinished.parts)
         elif self._direct is not None:
-            reply = await self._direct.encode(unfinished.request)
-            if await self.may_send():
-                last = last_lines(reply.request_id, self.date.line())
-                head = self.protocol.begin_response(reply.status, reply.headers, last, reply.length)
-                await self.send_parts((head, reply.body, *reply.tail))
+            is_sent = False
+            try:
+                reply = await self._direct.encode(unfinished.request)
+                if await self.may_send():
+                    last = last_lines(reply.request_id, self.date.line())
+                    head = self.protocol.begin_response(reply.status, reply.headers, last, reply.length)
+                    await self.send_parts((head, reply.body, *reply.tail))
+                    is_sent = True
+            finally:
+                self._direct.note_end(unfinished.request, is_sent)
         self.end_response()
 
     async def _end_failed(self) -> None:

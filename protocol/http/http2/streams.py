@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeAlias
 
 import trio
@@ -44,6 +45,8 @@ CONNECTION_WINDOW = 1 << 24
 CONNECTION_ENDS = "the connection ends, and its client has been told so; another connection may be opened"
 
 ExchangeHandler: TypeAlias = Callable[[Http2Exchange], Awaitable[None]]
+OnEnd: TypeAlias = Callable[[bool], None]
+"""Told, whatever comes of an exchange, whether its whole reply was sent."""
 
 
 @dataclass(slots=True, eq=False)
@@ -389,13 +392,15 @@ class Http2Streams:
             if not self._plain and not self._exchanges:
                 self._note_end()
             return
+        request.is_logged_later = True
         direct.close(request)
         body = StreamBody(None)
         body.has_ended = True
         replies = [reply]
-        self._run_in_task(stream.id, stream.head.head, body, lambda exchange: self._finish(exchange, request, replies))
+        finish = partial(self._finish, request, replies)
+        self._run_in_task(stream.id, stream.head.head, body, finish, partial(direct.note_end, request))
 
-    async def _finish(self, exchange: Http2Exchange, request: DirectRequest, replies: list[Reply | None]) -> None:
+    async def _finish(self, request: DirectRequest, replies: list[Reply | None], exchange: Http2Exchange) -> None:
         """What is left to do for a request that has its answer: `replies` is emptied, so that nothing holds a reply
         that there is no memory for."""
         direct = self._direct
@@ -406,18 +411,24 @@ class Http2Streams:
         except Overloaded as error:
             reply = direct.error_reply(request, error)
             request.reply = error
+            direct.note_reply(request, reply)
             await exchange.reply(reply)
 
     # Those with a task.
 
     def _run_in_task(
-        self, stream_id: int, head: StreamHead, body: StreamBody, app: ExchangeHandler | None = None
+        self,
+        stream_id: int,
+        head: StreamHead,
+        body: StreamBody,
+        app: ExchangeHandler | None = None,
+        on_end: OnEnd | None = None,
     ) -> None:
         exchange = Http2Exchange(self, stream_id, head, body)
         self._exchanges[stream_id] = exchange
-        self._nursery.start_soon(self._serve, exchange, app or self._app)
+        self._nursery.start_soon(self._serve, exchange, app or self._app, on_end)
 
-    async def _serve(self, exchange: Http2Exchange, app: ExchangeHandler) -> None:
+    async def _serve(self, exchange: Http2Exchange, app: ExchangeHandler, on_end: OnEnd | None) -> None:
         try:
             with exchange.scope:
                 if exchange.id in self._exchanges:  # else given up in the burst that it came with
@@ -425,6 +436,8 @@ class Http2Streams:
         finally:
             is_given_up = self._exchanges.pop(exchange.id, None) is None
             self._leaving -= is_given_up
+            if on_end is not None:
+                on_end(exchange.is_complete)
         if is_given_up:
             return
         self.acknowledge(exchange.id, exchange.body)

@@ -9,15 +9,19 @@ from typing import Any
 
 import h2.errors
 import h2.events
+import h2.settings
 import hyperframe.frame as frames
 import pytest
 import trio
 import trio.testing
 
 from protocol.access.control import AccessControl
+from protocol.datatypes import DataType
 from protocol.http.direct_infer import DirectInference
 from protocol.http2.h2_connection import HIGHEST_STREAM_ID
 from protocol.limits.request_memory import RequestMemory
+from protocol.log.access_log import AccessLog, AccessMode, AccessPolicy
+from protocol.messages import InferenceResponse, Tensor
 from tests.protocol.access.changing_keys import ChangingKeys
 from tests.protocol.http.conftest import Serve, only_fast_path
 from tests.protocol.http.fake_core import FakeCore
@@ -315,3 +319,36 @@ async def test_an_idle_connection_ends(serve: Serve) -> None:
     with trio.fail_after(10):
         await client.read_to_end()
     assert server.services.limits.counts() == {("http", "idle_timeout"): 1}
+
+
+def zeros(count: int) -> InferenceResponse:
+    return InferenceResponse("echo", 1, [Tensor("OUT_IN", DataType.UINT8, (count,), bytes(count))])
+
+
+@pytest.mark.parametrize("mode", [AccessMode.ALL, AccessMode.ERRORS])
+async def test_the_access_log_says_what_became_of_an_answer_that_waited(serve: Serve, mode: AccessMode) -> None:
+    """For the first there is room, for the second there is none, and the third one's client does not want it."""
+    lines: list[dict[str, Any]] = []
+    core = FakeCore(respond=lambda request: zeros(2000 if request.id == "third" else 25_000))
+    log = AccessLog(AccessPolicy(mode), lambda line: lines.append(json.loads(line)))
+    services = replace(make_services(core), memory=RequestMemory(120_000), access_log=log)
+    client = await connect(await serve(core, services=services))
+    client.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+    ids = []
+    for name in ("first", "second", "third"):
+        body = b'{"id":"%b",' % name.encode() + TENSOR[1:]
+        ids.append(await client.start("POST", INFER, body, sized(body)))
+        await trio.testing.wait_all_tasks_blocked(0.01)
+    client.h2.reset_stream(ids[2])
+    client.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1 << 20})
+    await client.flush()
+    assert [(await client.answer(stream_id))[0] for stream_id in ids[:2]] == [200, 503]
+    assert await client.get(LIVE) == (200, b'{"live":true}')
+    found = {line["request_id"]: (line["status"], line["cancelled"], "error" in line) for line in lines}
+    expected = {"first": (200, False, False), "second": (503, False, True), "third": (499, True, False)}
+    if mode is AccessMode.ERRORS:
+        del expected["first"]
+    assert found == expected
+    assert len(lines) == len(expected)
+    assert all(0 <= line["duration_us"] < 60_000_000 for line in lines)
+    assert services.memory.held == 0
