@@ -111,7 +111,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "page_parts": "",
         "static_files": "codec exchange reply",
         "openapi": "anthropic codec exchange openai reply static_files",
-        "console": "exchange reply static_files",
+        "console": "codec exchange reply static_files",
         "routes": "anthropic console errors exchange handlers openai openapi settings",
         "measured": "body exchange reply",
         "access": "exchange handlers measured",

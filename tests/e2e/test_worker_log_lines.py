@@ -137,7 +137,7 @@ def written(server: ServerProcess, model: str) -> dict[str, Any]:
 def test_levels_of_logging(server: ServerProcess) -> None:
     change(server, "json")
     assert infer(server, "logs", "levels").status_code == 200
-    server.wait_for_line("no price at all")
+    server.wait_for_line("by a thread")
     server.wait_for_line("by descriptor")
     found = written(server, "logs")
     for name, severity in (("debug", "DEBUG"), ("info", "INFO"), ("warning", "WARN"), ("error", "ERROR")):
@@ -187,7 +187,8 @@ def test_lines_of_a_batch_name_its_requests(server: ServerProcess) -> None:
     change(server, "json")
     ids = [f"ten-{number}" for number in range(10)]
     assert {each.status_code for each in infer_all(server, "ten", ids)} == {200}
-    server.wait_for_line('"descriptor 10"')
+    for text in ("Logger 10", "logging 10", "print 10", "descriptor 10"):
+        server.wait_for_line(f'"{text}"')
     found = written(server, "ten")
     for text in ("Logger 10", "logging 10", "print 10"):
         attributes = found[text]["Attributes"]
