@@ -115,7 +115,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "routes": "anthropic console errors exchange handlers openai openapi settings",
         "measured": "body exchange reply",
         "access": "exchange handlers measured",
-        "app": "access body charges codec errors exchange handlers measured reply routes settings",
+        "app": "access body charges codec console errors exchange handlers measured reply routes settings",
         "direct_infer": "access app charges codec errors exchange handlers head reply",
         "http2": "body date direct_infer errors exchange head reply settings",
         "http1": "body date direct_infer errors exchange head reply settings",

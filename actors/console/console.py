@@ -13,7 +13,7 @@ import trio
 
 from actors.console.details import model_details
 from actors.console.recent import LogTail, RecentErrors
-from actors.console.sampler import Sampler, SampleViewer
+from actors.console.sampler import Sample, Sampler, SampleViewer
 from actors.core.in_flight import RequestInFlight
 from actors.core.server_core import ServerCore
 from actors.lifecycle.table import ModelEntry
@@ -53,6 +53,9 @@ class LiveConsole:
 
     def viewer(self) -> AbstractContextManager[SampleViewer]:
         return self.sampler.viewer()
+
+    async def glance(self) -> Sample | None:
+        return await self.sampler.glance()
 
     def history(self) -> History:
         return self.sampler.history()

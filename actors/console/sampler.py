@@ -3,6 +3,9 @@
 Flow: model table and statistics → [sampler] → viewers. Owned by the console. A second's result, a `Sample`, is made
 once for all viewers; each gets the newest, so that one who reads slowly skips some and holds up nobody. The models are
 gone through in slices, so that a thousand of them hold the event loop no longer than a millisecond.
+
+A viewer that does not read is not known by that for long: what little it gets stays in the kernel's buffers. So where
+there are too many, a new one takes the place of the one that has come first; a page that is looked at asks again.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from actors.console.version_track import history
 from actors.lifecycle.residence import ResidenceSnapshot
 from actors.lifecycle.table import ModelTable
 from protocol.console.records import History, ServerRow, Snapshot, VersionRow
-from protocol.errors import Overloaded, Unavailable
+from protocol.errors import Unavailable
 from protocol.failures import CallbackFailures
 
 INTERVAL_SECONDS = 1.0
@@ -77,14 +80,22 @@ class SampleViewer:
     """Implements `protocol.console.interface.Viewer`."""
 
     def __init__(self, sampler: Sampler) -> None:
+        self._left = trio.Event()
         self._sampler = sampler
         self._had = -1
 
     async def next(self) -> Sample | None:
-        found = await self._sampler.newer_than(self._had)
+        found = await self._sampler.newer_than(self._had, self._left)
         if found is not None:
             self._had = found.number
         return found
+
+    def leave(self) -> None:
+        self._left.set()
+        self._sampler.wake()
+
+    async def until_left(self) -> None:
+        await self._left.wait()
 
 
 class Sampler:
@@ -95,7 +106,9 @@ class Sampler:
         self._failures = failures
         self._rows = Rows()
         self._server = Ring(SERVER_SERIES, INTERVAL_SECONDS, POINTS)
-        self._viewers = 0
+        # The one that has come first is first.
+        self._viewers: dict[SampleViewer, None] = {}
+        self._looking = 0
         self._until = -1.0
         self._wanted = trio.Event()
         self._changed = trio.Event()
@@ -118,24 +131,46 @@ class Sampler:
     @contextmanager
     def viewer(self) -> Iterator[SampleViewer]:
         """As `protocol.console.interface.Console.viewer`."""
+        viewer = SampleViewer(self)
+        with self._looked_at():
+            if len(self._viewers) >= MOST_VIEWERS:
+                first = next(iter(self._viewers))
+                del self._viewers[first]
+                first.leave()
+            self._viewers[viewer] = None
+            try:
+                yield viewer
+            finally:
+                self._viewers.pop(viewer, None)
+
+    async def glance(self) -> Sample | None:
+        """As `protocol.console.interface.Console.glance`."""
+        with self._looked_at():
+            return await SampleViewer(self).next()
+
+    @contextmanager
+    def _looked_at(self) -> Iterator[None]:
         if self._is_over:
             raise Unavailable("Server exiting")
-        if self._viewers >= MOST_VIEWERS:
-            raise Overloaded(f"the console has {MOST_VIEWERS} viewers, which is the most that it serves")
-        self._viewers += 1
+        self._looking += 1
         self._wanted.set()
         try:
-            yield SampleViewer(self)
+            yield
         finally:
-            self._viewers -= 1
+            self._looking -= 1
             self._until = trio.current_time() + LINGER_SECONDS
 
-    async def newer_than(self, number: int) -> Sample | None:
-        while not self._is_over:
+    async def newer_than(self, number: int, left: trio.Event) -> Sample | None:
+        while not (self._is_over or left.is_set()):
             if self._latest is not None and self._latest.number > number:
                 return self._latest
             await self._changed.wait()
         return None
+
+    def wake(self) -> None:
+        """Have all who wait look again."""
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
 
     def history(self) -> History:
         now = trio.current_time()
@@ -162,7 +197,7 @@ class Sampler:
 
     @property
     def _is_wanted(self) -> bool:
-        return self._viewers > 0 or trio.current_time() < self._until
+        return self._looking > 0 or trio.current_time() < self._until
 
     async def _wait_until(self, due: float) -> float:
         """Returns the longest that the event loop was late meanwhile, in milliseconds."""
@@ -189,8 +224,7 @@ class Sampler:
         self._number += 1
         self._latest = Sample(self._number, round(time.time(), 3), server, rows, self._before)
         self._before = rows
-        changed, self._changed = self._changed, trio.Event()
-        changed.set()
+        self.wake()
 
     def _server_row(self, totals: Totals, in_flight: int, lag: float) -> ServerRow:
         residence = self._core.residence()
@@ -209,5 +243,5 @@ class Sampler:
             budget_waiting=None if residence is None else residence.waiting,
             evictions=None if residence is None else sum(residence.evictions.values()),
             states=totals.states,
-            viewers=self._viewers,
+            viewers=len(self._viewers),
         )

@@ -37,8 +37,15 @@ class Tick(Protocol):
 class Viewer(Protocol):
     """Somebody who looks."""
 
+    def leave(self) -> None:
+        """Look no longer."""
+
+    async def until_left(self) -> None:
+        """Until it has left, or had to make room for another."""
+
     async def next(self) -> Tick | None:
-        """The newest tick that this viewer has not had; those in between are skipped. None when the server stops."""
+        """The newest tick that this viewer has not had; those in between are skipped. None when the server stops, or
+        the viewer has left."""
 
 
 class Console(Protocol):
@@ -53,13 +60,15 @@ class Console(Protocol):
         """Why models are not loaded and unloaded by calls; empty where they are."""
 
     def viewer(self) -> AbstractContextManager[Viewer]:
-        """Look for the time of a block.
+        """Look for the time of a block. Where too many do, the one that has come first has to leave.
 
         Raises:
-            Overloaded: too many do.
             Unavailable: the server stops.
         """
         ...
+
+    async def glance(self) -> Tick | None:
+        """The newest tick, for somebody who asks once. Raises Unavailable."""
 
     def history(self) -> History:
         """The server's last 15 minutes."""

@@ -19,7 +19,10 @@ LONGEST_NAME = 256
 
 
 def cut(text: str, longest: int = LONGEST_TEXT) -> str:
-    return text if len(text) <= longest else f"{text[:longest]}…"
+    """The beginning of a text, which can be written as UTF-8: a name of a file need not be."""
+    if len(text) > longest:
+        text = f"{text[:longest]}…"
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 class VersionRow(msgspec.Struct, frozen=True):

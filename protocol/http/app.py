@@ -22,6 +22,7 @@ from protocol.http.charges import ChargedWriter, charge_reply, declared_size
 from protocol.http.codec.compression import IDENTITY, content_encoding, inflate
 from protocol.http.codec.infer import HEADER_LENGTH, json_too_large
 from protocol.http.codec.request_templates import RequestTemplates
+from protocol.http.console.origin_check import refuse_foreign_page
 from protocol.http.errors import FIRST_ERROR, BodyTooLarge, LimitError, error_reply, name_reply
 from protocol.http.exchange import ClientGone, Exchange, HttpRequest, header_text
 from protocol.http.handlers.failed_request import describe, own_id
@@ -206,7 +207,10 @@ class HttpApp:
         access, account = self.services.access, None
         if not (access.is_open or endpoint.is_public):
             account = access.check(endpoint.category, partial(endpoint.header, headers))
-        return endpoint.route(method), parameters, account
+        route, console = endpoint.route(method), self.services.console
+        if console is not None and route.is_act and access.keys.current is None:
+            refuse_foreign_page(headers, console.names)
+        return route, parameters, account
 
     def _sample(self, parameters: Mapping[str, str], headers: Mapping[bytes, bytes]) -> Trace | None:
         control = self.services.trace

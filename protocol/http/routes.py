@@ -84,6 +84,11 @@ class Route:
     is_public: bool = False
 
     @property
+    def is_act(self) -> bool:
+        """Whether it may change the server, and is no inference."""
+        return self.method != "GET" and not (self.is_inference or self.makes_jobs)
+
+    @property
     def is_charged(self) -> bool:
         """Whether it costs something of a quota."""
         return self.method == "POST" and (self.is_inference or self.makes_jobs)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import httpx
 import pytest
 import trio
 
+from protocol.http.routes import CONSOLE
 from tests.e2e.repository import add_add_sub
 from tests.trioton.test_server import add_sub_request, settings
 from trioton.server import Server, address_text, open_server
@@ -188,6 +190,92 @@ async def test_acts_take_json_alone(models: Path) -> None:
         assert "expected a whole number, got 'one'" in bad.json()["error"]
         assert (await client.get("console/log?after=x")).status_code == 400
         assert (await client.get("console/models/none")).status_code == 404
+
+
+async def test_pages_of_other_origins_change_nothing(models: Path, tmp_path: Path) -> None:
+    """Where there are no keys, a browser would send what they ask it to; with keys they have none."""
+    forged = {"sec-fetch-site": "cross-site", "origin": "http://evil.example", "content-type": "text/plain"}
+    rebound = {"host": "evil.example", "origin": "http://evil.example"}
+    acts = (
+        "repository/models/add_sub/unload",
+        "repository/models/add_sub/load",
+        "repository/index",
+        "console/requests/1/cancel",
+        "models/add_sub/requests/r/cancel",
+        "jobs/job_1/cancel",
+        "trace/setting",
+        "logging",
+        "systemsharedmemory/unregister",
+    )
+    async with served(models) as (server, client):
+        own = {"sec-fetch-site": "same-origin", "origin": f"http://{address_text(server.addresses['http'])}"}
+        for path in acts:
+            for headers in (forged, rebound):
+                refused = await client.post(path, content=b"{}", headers=headers)
+                assert (path, refused.status_code) == (path, 403)
+                assert "a page of another origin (http://evil.example)" in refused.json()["error"]
+        assert (await client.delete("jobs/job_1", headers=forged)).status_code == 403
+        assert (await client.get("models/add_sub/ready", headers=forged)).status_code == 200
+        assert (await client.post("repository/models/add_sub/load", headers=own)).status_code == 200
+        assert (await client.post("repository/models/add_sub/load")).status_code == 200
+    (tmp_path / "keys.toml").write_text(KEYS)
+    async with served(models, auth_keys_file=tmp_path / "keys.toml") as (_, client):
+        assert (await client.post("repository/models/add_sub/unload", headers=forged)).status_code == 401
+    async with served(models, console=False) as (_, client):
+        assert (await client.post("repository/models/add_sub/load", headers=forged)).status_code == 200
+
+
+HOSTILE = (
+    "..%2f..%2fhandlers.py",
+    "%2e%2e",
+    "%00",
+    "%1b[31m",
+    "%ff%fe",
+    "<img src=x onerror=alert(1)>",
+    "\u202egnp.exe",
+    "9" * 40,
+    "-1",
+    "x" * 6000,
+)
+QUERIES = ("", "?after=x", "?after=-1", "?after=%00", "?after=" + "9" * 18, "?" + "a=1&" * 500, "?" + "&" * 5000)
+
+
+def asked(path: str, has_all: bool) -> Iterator[str]:
+    """Targets of a route, its parameters and its query filled with what nobody should send."""
+    for value, query in zip_longest(HOSTILE if "{" in path and has_all else HOSTILE[:1], QUERIES if has_all else ()):
+        yield "".join(part if "{" not in part else value or "1" for part in re.split(r"({\w+})", path)) + (query or "")
+
+
+async def test_every_route_stands_hostile_input(models: Path, tmp_path: Path) -> None:
+    """With every kind of key; nothing is answered that the key does not allow, and nothing fails."""
+    (tmp_path / "keys.toml").write_text(KEYS)
+    keys = {"none": b"", "wrong": b"Bearer nobody-0123456789", "long": b"Bearer " + b"k" * 6000, "odd": b"Bearer \xff"}
+    keys |= {"watcher": b"Bearer watcher-0123456789", "admin": b"Bearer administrator-0123456789"}
+    async with served(models, auth_keys_file=tmp_path / "keys.toml") as (_, client):
+        for route in CONSOLE:
+            if route.path.endswith("/events"):
+                continue
+            for name, key in keys.items():
+                for path in asked(route.path, name == "admin"):
+                    headers = {b"content-type": b"application/json", **({b"authorization": key} if key else {})}
+                    body = b"[" * 5000 if route.method == "POST" else b""
+                    found = await client.request(route.method, path, headers=headers, content=body)
+                    seen = name, path[:80], found.status_code, found.text[:200]
+                    is_refused = found.status_code in (400, 401, 403, 404, 431)
+                    assert is_refused or (
+                        found.status_code == 200 and (name in ("watcher", "admin") or route.is_public)
+                    ), seen
+                    assert is_refused or "no-" in found.headers["cache-control"], seen
+        found = await client.get(f"console/models/{'x' * 60_000}", headers={b"authorization": keys["admin"]})
+        assert (found.status_code, len(found.text) < 1000) == (404, True)
+
+
+async def test_text_that_is_no_utf8_is_shown_all_the_same(models: Path) -> None:
+    async with served(models) as (_, client):
+        logging.getLogger("trioton.test").warning("file '\udcff' \x1b[31m %s", "é" * 3000)
+        row = (await client.get("console/log")).json()[-1]
+        assert row["text"].startswith("file '\\udcff' \x1b[31m éé")
+        assert len(row["text"]) < 2010
 
 
 async def test_errors_and_the_log_are_kept(models: Path) -> None:

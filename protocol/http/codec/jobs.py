@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
-from urllib.parse import parse_qs
 
 import msgspec
 
@@ -34,7 +33,6 @@ MAX_TEXT = 512
 MAX_WAIT_SECONDS = 600.0
 
 _KEY = re.compile(rb"[ -~]{1,255}")
-_MOST_QUERY_FIELDS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,15 +177,6 @@ def read_job_list(body: Buffer) -> JobList:
 
 
 read_listed_request = JsonReader(ListedRequest).read
-
-
-def read_query(query: bytes) -> dict[str, str]:
-    """The first value of each field. Raises InvalidArgument."""
-    try:
-        found = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=_MOST_QUERY_FIELDS)
-    except ValueError:
-        raise InvalidArgument(f"the query has more than {_MOST_QUERY_FIELDS} fields") from None
-    return {name: values[0] for name, values in found.items()}
 
 
 def timeout_of(query: Mapping[str, str]) -> float | None:

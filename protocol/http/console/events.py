@@ -17,6 +17,8 @@ from protocol.http.reply import Headers, Reply
 
 CATEGORY = Category.STATISTICS
 KEEP_ALIVE_SECONDS = 15.0
+# For so long a viewer that has to leave may read what it is being sent.
+LEAVE_SECONDS = 5.0
 _HEADERS: Headers = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"x-accel-buffering", b"no"),
@@ -25,15 +27,19 @@ _HEADERS: Headers = (
 
 
 async def events(request: HttpRequest) -> Reply | None:
-    """Until the client leaves, its key allows it no longer, or the server stops."""
+    """Until the client leaves, its key allows it no longer, it has to make room for another, or the server stops."""
     console = console_of(request)
     with console.viewer() as viewer:
+        is_whole = False
         await request.writer.start(200, _HEADERS)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_end_when_refused, request, nursery.cancel_scope)
+            nursery.start_soon(_leave_when_refused, request, viewer)
+            nursery.start_soon(_cut_off, viewer, nursery.cancel_scope)
             await _send_all(viewer, request.writer)
+            is_whole = True
             nursery.cancel_scope.cancel()
-    await request.writer.end()
+    if is_whole:  # else a part of an event may be out, and nothing can follow it
+        await request.writer.end()
     return None
 
 
@@ -55,8 +61,14 @@ async def _send_all(viewer: Viewer, writer: BodyWriter) -> None:
         last = found.number
 
 
-async def _end_when_refused(request: HttpRequest, scope: trio.CancelScope) -> None:
+async def _leave_when_refused(request: HttpRequest, viewer: Viewer) -> None:
     access = request.services.access
     if not access.is_open:
         await access.until_refused(CATEGORY, partial(header_text, request.headers))
-        scope.cancel()
+        viewer.leave()
+
+
+async def _cut_off(viewer: Viewer, scope: trio.CancelScope) -> None:
+    await viewer.until_left()
+    await trio.sleep(LEAVE_SECONDS)
+    scope.cancel()

@@ -3,10 +3,9 @@ nothing is kept by a cache."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from typing import TypeAlias
-from urllib.parse import parse_qs
 
 import msgspec
 
@@ -18,10 +17,13 @@ from protocol.http.exchange import Handler, HttpRequest, header_text
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
 from protocol.sync.sliced import run_sliced
 
-NO_STORE: Headers = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+NO_STORE: Headers = (
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
 
 ConsoleHandler: TypeAlias = Callable[[HttpRequest, Console], Awaitable[object]]
-ConsoleListHandler: TypeAlias = Callable[[HttpRequest, Console], Awaitable[Sequence[object]]]
 
 
 def console_of(request: HttpRequest) -> Console:
@@ -39,24 +41,16 @@ def console_of(request: HttpRequest) -> Console:
 
 
 def json_of(handler: ConsoleHandler) -> Handler:
-    """A handler that replies with the JSON of what the given one returns."""
+    """A handler that replies with the JSON of what the given one returns. Lists are written in slices: log lines and
+    errors are long."""
 
     @wraps(handler)
     async def run(request: HttpRequest) -> Reply:
         answer = await handler(request, console_of(request))
-        return Reply(200, JSON_CONTENT + NO_STORE, msgspec.json.encode(answer))
-
-    return run
-
-
-def json_list_of(handler: ConsoleListHandler) -> Handler:
-    """As `json_of`, for lists whose text may take milliseconds to write: it is written a little at a time."""
-
-    @wraps(handler)
-    async def run(request: HttpRequest) -> Reply:
-        entries = await handler(request, console_of(request))
-        reply = await run_sliced(json_list_reply(entries, request.headers.get(b"accept-encoding")))
-        return Reply(reply.status, tuple(reply.headers) + NO_STORE, reply.body)
+        if not isinstance(answer, list):
+            return Reply(200, JSON_CONTENT + NO_STORE, msgspec.json.encode(answer))
+        reply = await run_sliced(json_list_reply(answer, request.headers.get(b"accept-encoding")))
+        return Reply(reply.status, (*reply.headers, *NO_STORE), reply.body)
 
     return run
 
@@ -80,9 +74,3 @@ def number_in(fields: Mapping[str, str], name: str, default: int | None = None) 
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise InvalidArgument(f"Unable to parse '{name}': expected a whole number, got '{text[:40]}'")
     return int(text)
-
-
-def query_of(request: HttpRequest) -> Mapping[str, str]:
-    """The first value of each field."""
-    fields = parse_qs(request.query.decode("latin-1"), keep_blank_values=True, max_num_fields=20)
-    return {name: values[0] for name, values in fields.items()}

@@ -5,7 +5,7 @@ Which calls a key may make is said by the categories of their routes, as everywh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
 import msgspec
@@ -15,7 +15,8 @@ from protocol.access.categories import Category
 from protocol.access.keys import ANONYMOUS, KEY_NEEDED
 from protocol.console.interface import Console
 from protocol.errors import NotFound, ServerError, Unauthenticated, Unavailable
-from protocol.http.console.guard import console_of, json_list_of, json_of, number_in, query_of, require_json
+from protocol.http.codec.query import read_query
+from protocol.http.console.guard import console_of, json_of, number_in, require_json
 from protocol.http.exchange import HttpRequest, header_text
 from protocol.http.reply import Reply
 from protocol.http.static_files import HTML, PAGE_PARTS, SCRIPT, STYLE, file_reply
@@ -95,8 +96,8 @@ async def snapshot(request: HttpRequest, console: Console) -> object:
         Unavailable: the server stops, or there is none within some seconds.
     """
     tick = None
-    with trio.move_on_after(SNAPSHOT_SECONDS), console.viewer() as viewer:
-        tick = await viewer.next()
+    with trio.move_on_after(SNAPSHOT_SECONDS):
+        tick = await console.glance()
     if tick is None:
         raise Unavailable("there is no snapshot: the server stops, or is too busy")
     return msgspec.Raw(tick.whole)
@@ -128,11 +129,11 @@ async def cancel(request: HttpRequest, console: Console) -> object:
     return {"cancelled": console.cancel(number_in(request.path_parameters, "request_number"))}
 
 
-@json_list_of
-async def errors(request: HttpRequest, console: Console) -> Sequence[object]:
-    return console.errors(number_in(query_of(request), "after", 0))
+@json_of
+async def errors(request: HttpRequest, console: Console) -> object:
+    return console.errors(number_in(read_query(request.query), "after", 0))
 
 
-@json_list_of
-async def log(request: HttpRequest, console: Console) -> Sequence[object]:
-    return console.log(number_in(query_of(request), "after", 0))
+@json_of
+async def log(request: HttpRequest, console: Console) -> object:
+    return console.log(number_in(read_query(request.query), "after", 0))

@@ -17,7 +17,7 @@ from actors.console.sampler import LINGER_SECONDS, MOST_VIEWERS
 from actors.core.server_core import ControlMode, CoreSettings, ServerCore
 from backends.registry import BackendRegistry
 from protocol.console.interface import Tick
-from protocol.errors import Cancelled, NotFound, Overloaded, Unavailable
+from protocol.errors import Cancelled, NotFound, Unavailable
 from protocol.failures import CallbackFailures
 from tests.actors.core.test_server_core import add_model
 from tests.actors.fakes import fake_backend, request
@@ -167,14 +167,26 @@ async def test_the_end_of_the_server_ends_every_viewer(tmp_path: Path, autojump_
 
 
 async def test_viewers_have_a_bound(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Beyond it the one that has come first leaves; who looks once takes nobody's place."""
     async with watched(tmp_path) as (console, _, _):
         with ExitStack() as stack:
-            for _ in range(MOST_VIEWERS):
-                stack.enter_context(console.viewer())
-            with pytest.raises(Overloaded), console.viewer():
-                pass
-        with console.viewer():
-            pass
+            first, second, *_ = [stack.enter_context(console.viewer()) for _ in range(MOST_VIEWERS)]
+            found = await first.next()
+            assert found is not None
+            assert read(found.whole)["server"]["viewers"] == MOST_VIEWERS
+            assert await console.glance() is not None
+            assert await first.next() is not None
+            last = stack.enter_context(console.viewer())
+            await first.until_left()
+            assert await first.next() is None
+            assert await second.next() is not None
+            found = await last.next()
+            assert found is not None
+            assert read(found.whole)["server"]["viewers"] == MOST_VIEWERS
+        await trio.sleep(LINGER_SECONDS + 2)
+        found = await console.glance()
+        assert found is not None
+        assert read(found.whole)["server"]["viewers"] == 0
 
 
 async def test_a_defect_is_noted_and_sampling_goes_on(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.http.codec.jobs import page_json, page_of, read_query
+from protocol.http.codec.jobs import page_json, page_of
+from protocol.http.codec.query import read_query
 from protocol.http.exchange import HttpRequest
 from protocol.http.handlers.jobs.call import applied, job_reply, jobs_of, owner_of, preferences_of
 from protocol.http.reply import Reply, json_reply

@@ -12,7 +12,8 @@ import trio
 from protocol.errors import KINDS, DeadlineExceeded, InvalidArgument, ServerError
 from protocol.http.codec.generate import encode_generate_response
 from protocol.http.codec.job_rows import answer_members, error_json, response_json
-from protocol.http.codec.jobs import ResultForm, read_query
+from protocol.http.codec.jobs import ResultForm
+from protocol.http.codec.query import read_query
 from protocol.http.errors import Conflict
 from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
 from protocol.http.handlers.infer import encode

@@ -21,9 +21,9 @@ from protocol.http.codec.jobs import (
     idempotency_key,
     read_job_list,
     read_listed_request,
-    read_query,
     timeout_of,
 )
+from protocol.http.codec.query import read_query
 from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
 from protocol.http.handlers import infer as inference_handler
 from protocol.http.handlers.generate import decode as decode_generate
