@@ -2,12 +2,12 @@
 
 Consulted by the core. A request is cancelled as if its client had gone: by its submission, or, where it answers with a
 stream of responses, by the cancel scope of the task that takes them. Where `tracks_all` is set, those without an id are
-registered too, for people who look.
+kept too, for people who look: in a dictionary of their own, which costs a request next to nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -55,12 +55,21 @@ class RequestInFlight(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class InFlight:
-    """The requests of one server by model (the name that the client gave) and id. Ids need not be unique."""
+    """The requests of one server by model (the name that the client gave) and id. Ids need not be unique.
+
+    Attributes:
+        without_id: those without, by the number that they got when they were first listed, 0 before; None where they
+            are not kept. The core itself puts them in and takes them out.
+    """
 
     tracks_all: bool = False
+    without_id: dict[Submission, int] | None = field(init=False)
     # Each with the version that it runs on, and a number that no other one has.
     _requests: dict[tuple[str, str], dict[Tracked, tuple[int, int]]] = field(default_factory=dict)
     _last_number: int = 0
+
+    def __post_init__(self) -> None:
+        self.without_id = {} if self.tracks_all else None
 
     async def run(self, request: InferenceRequest, version: int, call: Awaitable[T]) -> T:
         """The result of the call, which runs on that version of the model.
@@ -113,8 +122,10 @@ class InFlight:
 
     def cancel_numbered(self, number: int) -> bool:
         """Cancel one of the list; False where it is over, or was cancelled before."""
-        for request, (_, its_number) in chain.from_iterable(found.items() for found in self._requests.values()):
-            if its_number == number and not request.cancel_called:
+        with_id = chain.from_iterable(found.items() for found in self._requests.values())
+        numbered: Iterator[tuple[Tracked, int]] = ((request, its_number) for request, (_, its_number) in with_id)
+        for request, its_number in chain(numbered, (self.without_id or {}).items()):
+            if its_number == number and number and not request.cancel_called:
                 request.cancel()
                 return True
         return False
@@ -126,7 +137,16 @@ class InFlight:
             for (model, _), requests in self._requests.items()
             for each, (version, number) in requests.items()
         )
-        return sorted(islice(found, MOST_LISTED), key=lambda each: each.number)
+        return sorted(islice(chain(self._without_id(), found), MOST_LISTED), key=lambda each: each.arrival)
+
+    def _without_id(self) -> Iterator[RequestInFlight]:
+        """Each gets its number with its first look."""
+        kept = self.without_id or {}
+        for each, number in islice(kept.items(), MOST_LISTED):
+            if not number:
+                self._last_number = number = self._last_number + 1
+                kept[each] = number  # of a key that is there: the dictionary keeps its order and size
+            yield RequestInFlight(number, *each.accepted, each.arrival, is_stream=False, request=each.request)
 
     def __len__(self) -> int:
-        return sum(map(len, self._requests.values()))
+        return sum(map(len, self._requests.values())) + len(self.without_id or ())

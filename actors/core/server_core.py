@@ -76,6 +76,7 @@ class ServerCore:
         self._settings = settings
         self._cache = cache
         self.in_flight = InFlight(tracks_all=settings.tracks_all_requests)
+        self._without_id = self.in_flight.without_id
         self._fed: list[Servable] = []  # that have been submitted what `flush` is for
         # Called with the name of each of them, and may submit more. It must not raise.
         self.before_flush: Callable[[str], None] | None = None
@@ -299,8 +300,10 @@ class ServerCore:
             return refused(request, reply_to, defect)
         submission.acceptance = self
         submission.accepted = self._accept(request, model.version)
-        if request.id or self.in_flight.tracks_all:
+        if request.id:
             self.in_flight.add(submission)
+        elif (without_id := self._without_id) is not None:
+            without_id[submission] = 0
         if later and model not in self._fed:
             self._fed.append(model)
         return submission
@@ -321,8 +324,10 @@ class ServerCore:
     def answered(self, submission: Submission) -> None:
         """Implements `actors.model.submission.Acceptance`."""
         request = submission.request
-        if request.id or self.in_flight.tracks_all:
+        if request.id:
             self.in_flight.remove(submission)
+        elif (without_id := self._without_id) is not None:
+            del without_id[submission]
         self._answered(submission.accepted)
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:

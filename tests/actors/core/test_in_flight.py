@@ -147,3 +147,36 @@ async def test_a_model_on_its_way_out_has_requests_that_can_be_stopped(
             core.model_metadata("m")
         assert core.cancel("m", "a") == 1
         core.stop()
+
+
+async def test_those_without_an_id_are_kept_for_people_who_look(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """By the order in which they came, with a number that stays; none is left of what has ended."""
+    add_model(tmp_path, "m")
+    settings = CoreSettings((tmp_path,), tracks_all_requests=True)
+    core = ServerCore(settings, BackendRegistry({"fake": fake_backend(seconds=10)}))
+    ended: list[str] = []
+
+    async def call(name: str) -> None:
+        try:
+            await core.infer(request(id=name if name == "b" else ""))
+            ended.append(name)
+        except Cancelled:
+            ended.append(f"{name} cancelled")
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(core.run)
+        async with trio.open_nursery() as calls:
+            for name in ("a", "b", "c"):
+                calls.start_soon(call, name)
+                await trio.sleep(1)
+            assert not core.in_flight.cancel_numbered(0)
+            first, second, third = core.in_flight.listed()
+            assert [each.request.id for each in (first, second, third)] == ["", "b", ""]
+            assert core.in_flight.listed() == [first, second, third]
+            assert (first.model, first.version, first.is_stream, len(core.in_flight)) == ("m", 1, False, 3)
+            assert core.in_flight.cancel_numbered(third.number)
+            assert not core.in_flight.cancel_numbered(third.number)
+        assert ended == ["c cancelled", "a", "b"]
+        assert (core.in_flight.listed(), len(core.in_flight)) == ([], 0)
+        assert not core.in_flight.cancel_numbered(first.number)
+        core.stop()
