@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from actors.console.console import LiveConsole
 from actors.core.server_core import ControlMode, ServerCore
+from actors.jobs.runner import RunnerFigures
 from protocol.failures import CallbackFailures
 from protocol.log.failure_log import FailureLog
 from trioton.log.server_log import PACKAGES
@@ -19,7 +20,11 @@ from trioton.settings import Settings
 
 
 def live_console(
-    settings: Settings, core: ServerCore, failures: CallbackFailures, failure_log: FailureLog
+    settings: Settings,
+    core: ServerCore,
+    failures: CallbackFailures,
+    failure_log: FailureLog,
+    jobs: Callable[[], RunnerFigures | None],
 ) -> LiveConsole | None:
     """The console, where one was asked for."""
     if not settings.console:
@@ -30,9 +35,16 @@ def live_console(
         if settings.model_control_mode == ControlMode.EXPLICIT.value
         else "models are loaded and unloaded by calls only with --model-control-mode=explicit"
     )
-    console = LiveConsole(core, failures, frozenset(name.lower() for name in own), refusal)
+    names = frozenset(name.lower() for name in own)
+    console = LiveConsole(core, failures, names, refusal, lambda: _counted(jobs()))
     failure_log.on_failure = console.recent_errors.note
     return console
+
+
+def _counted(figures: RunnerFigures | None) -> Mapping[str, int] | None:
+    if figures is None or figures.store is None:
+        return None
+    return {state.value: count for state, count in figures.store.jobs.items()}
 
 
 @contextmanager

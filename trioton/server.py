@@ -34,6 +34,7 @@ from actors.cache.response_cache import ResponseCache
 from actors.capture.capture import CannotCapture
 from actors.core.server_core import ControlMode, CoreSettings, ServerCore
 from actors.jobs.jobs import ServerJobs
+from actors.jobs.runner import RunnerFigures
 from actors.lifecycle.table import EVICTED
 from actors.metrics.custom import CustomMetrics
 from actors.metrics.exemplars import Exemplars
@@ -221,7 +222,7 @@ class Server:
             residence=self.core.residence,
             devices=devices,
             exemplars=exemplars,
-            jobs=lambda: None if self._jobs is None else self._jobs.figures,
+            jobs=self._job_figures,
         )
         self._metrics_text = MetricsText(self._metrics.render)
         self._shared_memory = SharedMemoryTable(allow_registration=settings.allow_client_shm)
@@ -229,7 +230,7 @@ class Server:
         self._ending = Ending(
             self.core, self._responses, drain_secs=settings.drain_secs, exit_timeout_secs=settings.exit_timeout_secs
         )
-        self._console = live_console(settings, self.core, self._failures, self._failure_log)
+        self._console = live_console(settings, self.core, self._failures, self._failure_log, self._job_figures)
         self._jobs: ServerJobs | None = None
         self._stop = trio.Event()
         self._leaving = trio.Event()
@@ -391,6 +392,9 @@ class Server:
         except OSError as error:
             file = self.settings.access_log.file
             raise StartError(f"cannot write the access log to '{file}': {error.strerror}; see --access-log") from None
+
+    def _job_figures(self) -> RunnerFigures | None:
+        return None if self._jobs is None else self._jobs.figures
 
     async def _start_jobs(self, keys: KeysFile | None, background: trio.Nursery) -> None:
         try:

@@ -6,7 +6,7 @@ Flow: core → [console] → edge. Owned by the server, which runs `sampler.run`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import trio
@@ -43,12 +43,19 @@ class LiveConsole:
     log_tail: to be added to the server's loggers.
     """
 
-    def __init__(self, core: ServerCore, failures: CallbackFailures, names: frozenset[str], refusal: str) -> None:
+    def __init__(
+        self,
+        core: ServerCore,
+        failures: CallbackFailures,
+        names: frozenset[str],
+        refusal: str,
+        jobs: Callable[[], Mapping[str, int] | None] = lambda: None,
+    ) -> None:
         self.names = names
         self.control_refusal = refusal
         self.recent_errors = RecentErrors()
         self.log_tail = LogTail()
-        self.sampler = Sampler(core, failures)
+        self.sampler = Sampler(core, failures, jobs)
         self._core = core
 
     def viewer(self) -> AbstractContextManager[SampleViewer]:

@@ -11,7 +11,7 @@ there are too many, a new one takes the place of the one that has come first; a 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -101,8 +101,15 @@ class SampleViewer:
 class Sampler:
     """`run` samples; the rest is its address."""
 
-    def __init__(self, core: Sampled, failures: CallbackFailures) -> None:
+    def __init__(
+        self,
+        core: Sampled,
+        failures: CallbackFailures,
+        jobs: Callable[[], Mapping[str, int] | None] = lambda: None,
+    ) -> None:
+        """`jobs` tells how many there are in each state; None where there are none to be."""
         self._core = core
+        self._jobs = jobs
         self._failures = failures
         self._rows = Rows()
         self._server = Ring(SERVER_SERIES, INTERVAL_SECONDS, POINTS)
@@ -243,5 +250,6 @@ class Sampler:
             budget_waiting=None if residence is None else residence.waiting,
             evictions=None if residence is None else sum(residence.evictions.values()),
             states=totals.states,
+            jobs=self._jobs(),
             viewers=len(self._viewers),
         )

@@ -53,7 +53,8 @@ class VersionRow(msgspec.Struct, frozen=True):
 
 class ServerRow(msgspec.Struct, frozen=True):
     """All versions together, and the server itself. `loop_lag` is the longest that the event loop was held up within
-    the last second; `memory` is that of this process; the budget's members are None where there is none."""
+    the last second; `memory` is that of this process; the budget's members are None where there is none, as is `jobs`,
+    how many there are in each state."""
 
     rate: float = 0.0
     failures: float = 0.0
@@ -68,6 +69,7 @@ class ServerRow(msgspec.Struct, frozen=True):
     budget_waiting: int | None = None
     evictions: int | None = None
     states: Mapping[str, int] = {}
+    jobs: Mapping[str, int] | None = None
     viewers: int = 0
 
 

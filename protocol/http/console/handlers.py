@@ -22,7 +22,7 @@ from protocol.http.reply import Reply
 from protocol.http.static_files import HTML, PAGE_PARTS, SCRIPT, STYLE, file_reply
 
 _MODULES = (
-    "acts", "app", "fields", "lists", "live", "model", "outputs", "overview", "parts", "pictures", "plots",
+    "acts", "app", "fields", "jobs", "lists", "live", "model", "outputs", "overview", "parts", "pictures", "plots",
     "snippets", "tensors", "try",
 )  # fmt: skip
 # By the name in the path: the package whose folder `assets` has the file, and what it is.
@@ -85,6 +85,7 @@ async def access(request: HttpRequest, console: Console) -> object:
         "allowed": allowed,
         "refused": refused,
         "model_control": console.control_refusal,
+        "jobs": request.services.jobs is not None,
     }
 
 

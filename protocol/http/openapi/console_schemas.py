@@ -62,6 +62,7 @@ def console_schemas(prefix: str) -> dict[str, Any]:
         "allowed": {**texts, "description": f"Of {', '.join(Category)}."},
         "refused": sentences,
         "model_control": {"type": "string"},
+        "jobs": {"type": "boolean", "description": "Whether there are jobs."},
     }
     return {
         **{name: _without_defaults(schema) for name, schema in made.items()},

@@ -3,6 +3,7 @@
 import { html, render, useEffect, useState } from "./standalone.module.js";
 import { get, hasKey, setKey } from "./api.js";
 import { KeyForm, Title } from "./common.js";
+import { Jobs } from "./jobs.js";
 import { Errors, Log, Requests } from "./lists.js";
 import { Live } from "./live.js";
 import { ModelView } from "./model.js";
@@ -13,6 +14,7 @@ const live = new Live();
 const VIEWS = [
   { path: "", title: "Models", needs: "statistics", view: Overview },
   { path: "requests", title: "Requests", needs: "statistics", view: Requests },
+  { path: "jobs", title: "Jobs", needs: "inference", view: Jobs },
   { path: "errors", title: "Errors", needs: "logging", view: Errors },
   { path: "log", title: "Log", needs: "logging", view: Log },
 ];
@@ -67,7 +69,7 @@ function Frame({ access, path = [], problem, change, children }) {
     <header class="bar"><div>
       <strong>Trioton</strong>
       ${access &&
-      html`<nav aria-label="Views">${VIEWS.map(
+      html`<nav aria-label="Views">${VIEWS.filter((view) => view.path !== "jobs" || access.jobs).map(
         (view) => html`<a href=${`#/${view.path}`} aria-current=${view.path === current ? "page" : null}>${view.title}</a>`,
       )}</nav>
       <span class="push quiet">${access.server.name} ${access.server.version}${access.needs_key ? `, key ${access.key}: ${allowedBy(access)}` : ""}</span>

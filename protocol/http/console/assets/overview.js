@@ -30,6 +30,7 @@ export function Overview({ live, access }) {
   return html`
     <${Title}>Models</${Title}>
     ${live.server && html`<${Figures} server=${live.server} />`}
+    ${live.server?.jobs && html`<${JobFigures} jobs=${live.server.jobs} />`}
     ${history && html`<${ServerPlots} history=${history} />`}
     <h2>All models</h2>
     <${ModelTable} rows=${rows} />
@@ -50,6 +51,15 @@ function Figures({ server }) {
     ...(server.evictions === null ? {} : { evictions: number(server.evictions) }),
     ...Object.fromEntries(Object.entries(server.states).map(([state, count]) => [state.toLowerCase(), number(count)])),
   };
+  return html`<${Tiles} figures=${figures} />`;
+}
+
+// Of all keys: which jobs there are is shown to their owners alone.
+function JobFigures({ jobs }) {
+  return html`<h2><a href="#/jobs">Jobs</a> by state</h2><${Tiles} figures=${jobs} />`;
+}
+
+function Tiles({ figures }) {
   return html`<dl class="tiles">
     ${Object.entries(figures).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}
   </dl>`;

@@ -57,4 +57,11 @@ export function bytes(value) {
   return `${number(shown)} ${units[place]}`;
 }
 
+// The time, and the day where it is another one.
+export function moment(seconds) {
+  const [then, now] = [new Date(seconds * 1000), new Date()];
+  const day = then.toDateString() === now.toDateString() ? "" : `${then.toLocaleDateString("en-CA")} `;
+  return `${day}${then.toLocaleTimeString("en-GB")}`;
+}
+
 export const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
