@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,15 +11,15 @@ import pytest
 import trio
 
 from protocol.console.records import LogRow
-from protocol.http.console.guard import json_list_of
+from protocol.http.console.guard import json_of
 from protocol.http.exchange import HttpRequest
 from protocol.http.reply import Reply
 
 ROWS = [LogRow(number, 1.5, "INFO", "trioton", "x" * 2000) for number in range(1000)]
 
 
-@json_list_of
-async def rows(request: HttpRequest, console: Any) -> Sequence[object]:
+@json_of
+async def rows(request: HttpRequest, console: Any) -> object:
     return ROWS
 
 
