@@ -6,7 +6,7 @@ Flow: edge → [jobs] → store; runner → followers → edge. The server owns 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 import trio
@@ -35,7 +35,9 @@ class ServerJobs:
         most_in_flight: int = MAX_IN_FLIGHT,
         failures: CallbackFailures | None = None,
         now: Callable[[], float] = time.time,
+        executors: Mapping[str, JobExecutor] = {},
     ) -> None:
+        """`executors` run the items of jobs of other kinds."""
         self.max_seconds = max_seconds
         self.keep_seconds = keep_seconds
         self.now = now
@@ -48,6 +50,7 @@ class ServerJobs:
             failures or CallbackFailures(),
             now,
             most_in_flight=most_in_flight,
+            executors=executors,
         )
         self._is_taking = False
         self._answering: set[tuple[str, str]] = set()
@@ -99,9 +102,15 @@ class ServerJobs:
         return await self._store.items(job_id, first, limit, results=results)
 
     async def cancel(self, owner: str, job_id: str) -> Job:
-        job = _found(await self._store.cancel(owner, job_id, self.now()), job_id)
-        self._runner.cancel(job_id)
-        self._followers.tell(job_id)
+        await self.find(owner, job_id)
+        return _found(await self.give_up(owner, job_id), job_id)
+
+    async def give_up(self, owner: str, job_id: str) -> Job | None:
+        """As `cancel`, of any kind; None where there is no such job."""
+        job = await self._store.cancel(owner, job_id, self.now())
+        if job is not None:
+            self._runner.cancel(job_id)
+            self._followers.tell(job_id)
         return job
 
     async def remove(self, owner: str, job_id: str) -> None:
@@ -141,6 +150,7 @@ class ServerJobs:
 
 
 def _found(job: Job | None, job_id: str) -> Job:
-    if job is None:
+    """One of another kind is shown by its own interface."""
+    if job is None or job.kind:
         raise NotFound(f"there is no job '{job_id:.128}'")
     return job

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import trio
@@ -19,7 +19,7 @@ from actors.jobs.feed import Lane, retry_seconds
 from actors.jobs.followers import Followers
 from protocol.errors import InsufficientStorage, Internal, ServerError, Unavailable, text_of
 from protocol.failures import CallbackFailures
-from protocol.jobs.execution import JobExecutor
+from protocol.jobs.execution import FailedItem, JobExecutor
 from protocol.jobs.job import ItemError
 from protocol.jobs.states import JobState
 from protocol.jobs.store import Claim, JobStore, Outcome, StoreFigures
@@ -71,10 +71,13 @@ class JobRunner:
         now: Callable[[], float],
         *,
         most_in_flight: int,
+        executors: Mapping[str, JobExecutor] = {},
     ) -> None:
+        """`executors` run the items of jobs of other kinds."""
         self.figures = RunnerFigures()
         self._store = store
         self._executor = executor
+        self._executors = executors
         self._followers = followers
         self._most = most_in_flight
         self._now = now
@@ -257,12 +260,15 @@ class JobRunner:
 
         try:
             request = await self._store.request(claim)
-            result = await self._executor.run(claim.owner, request, partial)
+            executor = self._executors.get(claim.kind, self._executor)
+            result = await executor.run(claim.owner, request, partial)
         except Unavailable as error:
             if self._is_stopped:
                 return _given_back(claim)
             later = self._now() + retry_seconds(claim.attempt - 1)
             return replace(_outcome(claim, JobState.QUEUED, error), not_before=later)
+        except FailedItem as failed:
+            return replace(_outcome(claim, JobState.FAILED, failed.error), result=failed.result)
         except ServerError as error:
             return _outcome(claim, JobState.FAILED, error)
         except Exception as error:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from protocol.errors import ServerError
 from protocol.messages import Buffer, InferenceResponse
 
 Partial: TypeAlias = Callable[[InferenceResponse], None]
@@ -24,6 +25,15 @@ class ModelLoad:
     capacity: int
 
 
+class FailedItem(Exception):
+    """An item has failed, and there is more to be kept of it than its error: `result`, encoded, in parts."""
+
+    def __init__(self, error: ServerError, result: Sequence[Buffer]) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.result = result
+
+
 class JobExecutor(Protocol):
     async def run(self, owner: str, request: Buffer, partial: Partial) -> Sequence[Buffer]:
         """The encoded result, in parts; what it costs is charged to the owner. Cancelled, the request is given
@@ -31,7 +41,7 @@ class JobExecutor(Protocol):
 
         Raises:
             Unavailable: not now; it will be tried again.
-            ServerError: the item has failed.
+            ServerError, FailedItem: the item has failed.
         """
         ...
 

@@ -75,10 +75,10 @@ def add(
     db.executemany(
         "INSERT INTO items (job, place, model, state, not_before, custom_id, form, request, request_file, "
         "request_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        [
+        (  # one after the other: between two of them the server's loop may go on
             (number, place, item.model, QUEUED, now, item.custom_id, item.form, kept.data, kept.file, kept.size)
             for place, (item, kept) in enumerate(zip(new.items, requests, strict=True))
-        ],
+        ),
     )
     count_job(db, QUEUED, 1)
     count_bytes(db, number, size)

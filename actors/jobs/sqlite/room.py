@@ -51,7 +51,11 @@ def _forget_oldest(db: sqlite3.Connection) -> Files | None:
 
 def forget(db: sqlite3.Connection, number: int) -> Files:
     """A job that has ended."""
-    rows = db.execute("SELECT request_file, result_file FROM items WHERE job = ?", (number,)).fetchall()
+    rows = db.execute(
+        "SELECT request_file, result_file FROM items WHERE job = ? "
+        "AND (request_file IS NOT NULL OR result_file IS NOT NULL)",
+        (number,),
+    ).fetchall()
     state, size = db.execute("SELECT state, bytes FROM jobs WHERE number = ?", (number,)).fetchone()
     db.execute("DELETE FROM items WHERE job = ?", (number,))
     db.execute("DELETE FROM jobs WHERE number = ?", (number,))

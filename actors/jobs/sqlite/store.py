@@ -32,6 +32,8 @@ from protocol.messages import Buffer
 
 logger = logging.getLogger(__name__)
 
+_KEPT_AT_ONCE = 500
+
 
 class SqliteStore(SqliteBatches):
     """Implements `protocol.jobs.store.JobStore` in a folder, and `protocol.jobs.batches.store.BatchStore`."""
@@ -157,11 +159,12 @@ class SqliteStore(SqliteBatches):
             kept.append(await self._keep(items[0].request))
             return
 
-        def keep_all() -> None:
-            for item in items:
+        def keep_some(some: Sequence[NewItem]) -> None:
+            for item in some:
                 kept.append(self._kept(item.request))  # noqa: PERF401 (what is there when it fails is removed)
 
-        await trio.to_thread.run_sync(keep_all)
+        for first in range(0, len(items), _KEPT_AT_ONCE):  # Python in a thread shares the interpreter with the loop
+            await trio.to_thread.run_sync(keep_some, items[first : first + _KEPT_AT_ONCE])
 
     async def _keep(self, parts: Sequence[Buffer]) -> Kept:
         """Raises InsufficientStorage."""
