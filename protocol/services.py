@@ -11,6 +11,7 @@ from protocol.console.interface import Console
 from protocol.core import InferenceCore
 from protocol.failures import CallbackFailures
 from protocol.gen_ai import GenAi
+from protocol.jobs.batches.service import Batches
 from protocol.jobs.service import Jobs
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
@@ -31,7 +32,8 @@ class EdgeServices:
     by name, for load balancers, and `metrics` the text of the metrics; `connections` counts those that are open;
     `gen_ai` is there if calls of generative models are to be observed; `addresses` are those bound so far, by "grpc",
     "http", "openai" and "metrics"; `responses` are those that the OpenAI interface keeps, `media` fetches what clients
-    name by URLs, if that is allowed, `console` is there if it was asked for, and `jobs` if the server keeps jobs."""
+    name by URLs, if that is allowed, `console` is there if it was asked for, `jobs` if the server keeps jobs, and
+    `batches` if it keeps files and batches, too."""
 
     core: InferenceCore
     shared_memory: SharedMemoryTable
@@ -54,3 +56,4 @@ class EdgeServices:
     media: MediaFetcher | None = None
     console: Console | None = None
     jobs: Jobs | None = None
+    batches: Batches | None = None

@@ -106,7 +106,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "charges": "errors exchange reply",
         "handlers": "codec errors exchange reply",
         "metrics_page": "codec reply",
-        "openai": "errors exchange handlers metrics_page reply",
+        "openai": "codec errors exchange handlers metrics_page reply settings",
         "anthropic": "errors exchange openai reply",
         "page_parts": "",
         "static_files": "codec exchange reply",
@@ -157,6 +157,7 @@ ROOMS: dict[str, dict[str, str]] = {
             "call chats choice codec errors generation inferences observation prompts single_answers streams targets "
             "threads vectors"
         ),
+        "batches": "call codec errors handlers responses threads",
     },
     "backends.engines": {
         "worker": "",

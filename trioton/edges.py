@@ -28,6 +28,7 @@ from protocol.http.connections import ALPN_PROTOCOLS
 from protocol.http.metrics import MetricsSettings, serve_metrics
 from protocol.http.server import serve_http
 from protocol.http.settings import Interface
+from protocol.jobs.batches.service import Batches
 from protocol.jobs.service import Jobs
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
@@ -75,6 +76,7 @@ class Shared:
     media: MediaFetcher | None
     console: Console | None
     jobs: Jobs | None
+    batches: Batches | None
 
 
 def tls_contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
@@ -116,7 +118,13 @@ def _grpc(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLCont
 
 def _http(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLContext | None) -> Edge:
     services = _services(shared, settings.http_restricted_api, HTTP_API, settings.http_header_forward_pattern)
-    edge = replace(settings.http_edge(), tls=tls, openai=settings.openai(), interface=settings.http_interface())
+    edge = replace(
+        settings.http_edge(),
+        max_file_size=settings.jobs_max_file_bytes,
+        tls=tls,
+        openai=settings.openai(),
+        interface=settings.http_interface(),
+    )
     return partial(serve_http, services, edge, leaving=shared.leaving)
 
 
@@ -127,6 +135,7 @@ def _openai(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLCo
         settings.http_edge(),
         host=host,
         port=port,
+        max_file_size=settings.jobs_max_file_bytes,
         tls=tls,
         openai=settings.openai(),
         interface=Interface.OPENAI,
@@ -134,6 +143,11 @@ def _openai(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLCo
         console=False,
     )
     return partial(serve_http, services, edge, leaving=shared.leaving)
+
+
+def services_of_batches(shared: Shared) -> EdgeServices:
+    """With what the lines of batches run: whoever has made one was allowed to."""
+    return _services(shared, (), OPENAI_API, None)
 
 
 def _metrics(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLContext | None) -> Edge:
@@ -176,4 +190,5 @@ def _services(
         media=shared.media,
         console=shared.console,
         jobs=shared.jobs,
+        batches=shared.batches,
     )

@@ -62,6 +62,21 @@ class JobFlags:
         help="A request of a job has failed when the server has crashed so many times while it ran.",
     )
 
+    jobs_max_file_bytes: int = flag(
+        200 << 20,
+        integer(1),
+        group=JOBS,
+        metavar=INTEGER,
+        help="The most bytes of a file with requests that clients upload for a batch.",
+    )
+    jobs_keep_files_secs: int = flag(
+        30 * 86_400,
+        integer(1),
+        group=JOBS,
+        metavar=INTEGER,
+        help="How many seconds a file of a batch is kept, where its client does not say, and a batch after its end.",
+    )
+
     def job_limits(self) -> Limits:
         """What the store holds."""
         return Limits(

@@ -1,49 +1,77 @@
-"""Composes the jobs of a server from its settings: a store, and what runs them on the core.
+"""Composes the jobs of a server from its settings: a store, what runs them on the core, and batches.
 
 Part of the composition root; `trioton.server` owns what this module makes.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import trio
 
 from actors.core.server_core import ServerCore
 from actors.jobs.background import BackgroundRequests
+from actors.jobs.batches.batches import FullStore, ServerBatches
 from actors.jobs.inference import InferenceExecutor
 from actors.jobs.jobs import ServerJobs
 from actors.jobs.registry import make_store
 from protocol.access.keys_file import KeysFile
 from protocol.failures import CallbackFailures
+from protocol.jobs.batches.batch import BATCH_KIND
+from protocol.jobs.batches.store import BatchStore
 from protocol.quotas.accounts import Account
+from protocol.services import EdgeServices
+from trioton.batch_service import batch_rules, line_executor
 from trioton.settings import Settings
 
 
+@dataclass(frozen=True, slots=True)
+class StartedJobs:
+    """What runs of a server's jobs; nothing where they are not asked for, no batches where the store keeps none."""
+
+    jobs: ServerJobs | None = None
+    batches: ServerBatches | None = None
+
+
 async def start_jobs(
-    settings: Settings, core: ServerCore, keys: KeysFile | None, failures: CallbackFailures, nursery: trio.Nursery
-) -> ServerJobs | None:
-    """The jobs, which run in this nursery; None where they are not asked for. To be called when the models are loaded:
-    what was interrupted goes on at once.
+    settings: Settings,
+    core: ServerCore,
+    keys: KeysFile | None,
+    services: EdgeServices,
+    failures: CallbackFailures,
+    nursery: trio.Nursery,
+) -> StartedJobs:
+    """The jobs, which run in this nursery. To be called when the models are loaded: what was interrupted goes on at
+    once. `services` are those of an edge, with which the lines of batches run.
 
     Raises:
         UnusableStore: nothing runs.
     """
     if settings.jobs_store is None:
-        return None
+        return StartedJobs()
     store = await trio.to_thread.run_sync(make_store, settings.jobs_store, settings.job_limits())
+    account = partial(_account, keys)
     background = BackgroundRequests(core, failures)
+    files: BatchStore | None = store if isinstance(store, BatchStore) else None
+    executors = {} if files is None else {BATCH_KIND: line_executor(settings, core, services, files, account)}
     jobs = ServerJobs(
         store,
-        InferenceExecutor(core, partial(_account, keys), background),
+        InferenceExecutor(core, account, background),
         max_seconds=settings.jobs_max_secs,
         keep_seconds=settings.jobs_keep_secs,
         most_in_flight=settings.jobs_max_in_flight,
         failures=failures,
+        executors=executors,
     )
     await nursery.start(background.run)
     await nursery.start(jobs.run)
-    return jobs
+    if files is None:
+        return StartedJobs(jobs)
+    batches = ServerBatches(cast(FullStore, store), jobs, batch_rules(settings, core, account), failures)
+    await nursery.start(batches.run)
+    return StartedJobs(jobs, batches)
 
 
 def _account(keys: KeysFile | None, name: str) -> Account | None:

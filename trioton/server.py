@@ -33,6 +33,7 @@ from actors.cache.registry import UnusableCache
 from actors.cache.response_cache import ResponseCache
 from actors.capture.capture import CannotCapture
 from actors.core.server_core import ControlMode, CoreSettings, ServerCore
+from actors.jobs.batches.batches import ServerBatches
 from actors.jobs.jobs import ServerJobs
 from actors.jobs.runner import RunnerFigures
 from actors.lifecycle.table import EVICTED
@@ -78,7 +79,7 @@ from repository.stores.urls import StoreUrl
 from trioton.access_writer import AccessWriter
 from trioton.capturing import capture_of, captured
 from trioton.console import live_console, log_tail
-from trioton.edges import Edge, Shared, edges, tls_contexts
+from trioton.edges import Edge, Shared, edges, services_of_batches, tls_contexts
 from trioton.ending import Ending, ExitTimeoutExpired
 from trioton.flags import UsageError
 from trioton.gpus import Gpus
@@ -230,8 +231,10 @@ class Server:
         self._ending = Ending(
             self.core, self._responses, drain_secs=settings.drain_secs, exit_timeout_secs=settings.exit_timeout_secs
         )
+        self._memory = RequestMemory(settings.request_memory())
         self._console = live_console(settings, self.core, self._failures, self._failure_log, self._job_figures)
         self._jobs: ServerJobs | None = None
+        self._batches: ServerBatches | None = None
         self._stop = trio.Event()
         self._leaving = trio.Event()
         self._close_edges = trio.Event()
@@ -398,9 +401,11 @@ class Server:
 
     async def _start_jobs(self, keys: KeysFile | None, background: trio.Nursery) -> None:
         try:
-            self._jobs = await start_jobs(self.settings, self.core, keys, self._failures, background)
+            services = services_of_batches(self._shared(keys))
+            started = await start_jobs(self.settings, self.core, keys, services, self._failures, background)
         except UnusableStore as error:
             raise StartError(f"{error}; see --jobs-store") from None
+        self._jobs, self._batches = started.jobs, started.batches
         self._ending.jobs = self._jobs
 
     async def _start_serving(
@@ -449,7 +454,7 @@ class Server:
             core=captured(self.core, self._capture),
             shared_memory=self._shared_memory,
             limits=self._limits,
-            memory=RequestMemory(self.settings.request_memory()),
+            memory=self._memory,
             log=self.log,
             trace=self.tracer,
             keys=keys,
@@ -466,6 +471,7 @@ class Server:
             media=self._media,
             console=self._console,
             jobs=self._jobs,
+            batches=self._batches,
         )
 
     async def _open(self, word: str, edge: Edge, nursery: trio.Nursery, close: trio.Event) -> Address:

@@ -24,7 +24,7 @@ from protocol.http.codec.infer import HEADER_LENGTH, json_too_large
 from protocol.http.codec.request_templates import RequestTemplates
 from protocol.http.console.origin_check import refuse_foreign_page
 from protocol.http.errors import FIRST_ERROR, BodyTooLarge, LimitError, error_reply, name_reply
-from protocol.http.exchange import ClientGone, Exchange, HttpRequest, header_text
+from protocol.http.exchange import BodyStream, ClientGone, Exchange, HttpRequest, header_text
 from protocol.http.handlers.failed_request import describe, own_id
 from protocol.http.measured import MeasuredExchange
 from protocol.http.reply import Reply
@@ -35,6 +35,7 @@ from protocol.log.access_record import AccessRecord
 from protocol.log.call_origin import CallOrigin
 from protocol.log.request_ids import ClientIds
 from protocol.log.tags import of_call, tags_of
+from protocol.messages import Buffer
 from protocol.quotas.accounts import Account, Charge
 from protocol.quotas.quota import Unit
 from protocol.server_settings import Trace
@@ -42,6 +43,9 @@ from protocol.services import EdgeServices
 from protocol.zipped import MAX_INFLATION
 
 logger = logging.getLogger(__name__)
+
+# Of a form that a file is uploaded in, beside the file.
+_FORM_SIZE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +58,14 @@ class HttpApp:
     templates: RequestTemplates = field(default_factory=RequestTemplates)
     _json_limit: BodyLimit = field(init=False)
     _binary_limit: BodyLimit = field(init=False)
+    _file_limit: BodyLimit = field(init=False)
     _count_overload: Callable[[], None] = field(init=False)
 
     def __post_init__(self) -> None:
         sizes, put = self.settings, partial(object.__setattr__, self)  # frozen from here on
         put("_json_limit", BodyLimit(min(sizes.max_input_size, sizes.max_body_size), json_too_large))
         put("_binary_limit", BodyLimit(sizes.max_body_size, _body_too_large))
+        put("_file_limit", BodyLimit(sizes.max_file_size + _FORM_SIZE, _file_too_large))
         put("_count_overload", partial(self.services.limits.count, "http", LIMIT_NAME))
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -75,6 +81,7 @@ class HttpApp:
         failure: Exception | None = None
         share = RequestShare(self.services.memory, self._count_overload)
         charge: Charge | None = None
+        incoming: BodyStream | None = None
         try:
             try:
                 route, parameters, account = self.find(exchange.method, exchange.raw_path, headers)
@@ -88,7 +95,11 @@ class HttpApp:
                 if b"content-encoding" in headers:
                     encoding = content_encoding(headers, allowed=route.takes_codings)
                 limit = self.body_limit(route, headers, encoding)
-                body = await exchange.read_body(limit, share, pause_seconds=self.settings.body_timeout)
+                body: Buffer = b""
+                if route.streams_body:
+                    incoming = exchange.stream_body(limit, pause_seconds=self.settings.body_timeout)
+                else:
+                    body = await exchange.read_body(limit, share, pause_seconds=self.settings.body_timeout)
                 request = HttpRequest(
                     self.services,
                     self.settings,
@@ -104,9 +115,11 @@ class HttpApp:
                     query=exchange.query,
                     charge=charge,
                     record=record,
+                    incoming=incoming,
                 )
                 if charge is not None:
-                    charge.settle(Unit.BYTES, len(body), declared_size(headers))
+                    if incoming is None:
+                        charge.settle(Unit.BYTES, len(body), declared_size(headers))
                     request.writer = ChargedWriter(exchange, charge)
                 if trace is not None:
                     trace.stamp("HTTP_RECV_END")
@@ -148,7 +161,9 @@ class HttpApp:
                 self._note_failure(exchange, route, request, exc, 500, arrival_ns, origin)
             if trace is None and request is not None:
                 trace = request.trace  # of a model that only the body names
-            if reply is not None:
+            if reply is not None and incoming is not None and not incoming.has_ended:
+                await self._refuse(reply, exchange)
+            elif reply is not None:
                 if trace is not None:
                     trace.stamp("HTTP_SEND_START")
                 try:
@@ -165,6 +180,8 @@ class HttpApp:
                 request.end()
             share.end()
             if charge is not None:
+                if incoming is not None:
+                    charge.settle(Unit.BYTES, incoming.received, declared_size(headers))
                 charge.end()
             if trace is not None:
                 trace.end()
@@ -225,6 +242,8 @@ class HttpApp:
         return trace
 
     def body_limit(self, route: Route, headers: Mapping[bytes, bytes], encoding: str) -> BodyLimit:
+        if route.streams_body:
+            return self._file_limit
         # A compressed body says nothing of its size; what it inflates to is bounded by max_input_size.
         if (route.has_binary_tail and HEADER_LENGTH in headers) or encoding != IDENTITY:
             return self._binary_limit
@@ -310,4 +329,12 @@ def _body_too_large(size: int, limit: int) -> BodyTooLarge:
         f"request body size of {size} bytes exceeds the maximum allowed size of {limit} bytes. "
         f"Use --http-max-body-size to increase the limit.",
         "max_body_size",
+    )
+
+
+def _file_too_large(size: int, limit: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"a file of {size} bytes exceeds the maximum allowed size of {limit - _FORM_SIZE} bytes. "
+        f"Use --jobs-max-file-bytes to increase the limit.",
+        "jobs_max_file_bytes",
     )

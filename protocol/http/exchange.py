@@ -50,9 +50,31 @@ class BodyWriter(Protocol):
         """The body is complete. Without this call the client sees that it was cut off."""
 
 
+class BodyStream(Protocol):
+    """A request's body, which its handler reads as it comes.
+
+    Attributes:
+        received: bytes that have come.
+        has_ended: all of it was read.
+    """
+
+    received: int
+    has_ended: bool
+
+    async def receive(self) -> Buffer:
+        """The next piece; empty at the end. The client sends no more than is read.
+
+        Raises:
+            BodyTimeout: it pauses for too long in all, or comes too slowly.
+            ClientGone: the client has left.
+            ServerError: it is over the limit, or framed as it must not be.
+        """
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class HttpRequest:
-    """A request whose body has arrived whole and decompressed.
+    """A request whose body has arrived whole and decompressed, or comes as `incoming`, where its route streams it.
 
     `path_parameters` are the named parts of the route's path, percent-decoded. `headers` holds the first value of each
     header by its lower-case name, `sent_headers` all of them as they came. `templates` are those of inference requests.
@@ -82,6 +104,7 @@ class HttpRequest:
     record: AccessRecord | None = None
     failure: Exception | None = None
     turn: Callable[[], None] | None = None
+    incoming: BodyStream | None = None
     _lease: Lease | None = None
     _fetched: RequestShare | None = None
 
@@ -191,6 +214,10 @@ class Exchange(BodyWriter, Protocol):
             ClientGone: the client has left.
             ServerError: it is over a limit, or framed as it must not be.
         """
+
+    def stream_body(self, limit: BodyLimit, *, pause_seconds: float) -> BodyStream:
+        """The body, to be read as it comes, in place of `read_body`. Raises what `limit` raises."""
+        ...
 
     def run(self, handler: Handler, request: HttpRequest) -> Awaitable[Reply | None]:
         """Run a handler, which is cancelled if the client leaves; then there is no reply."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Mapping
 
 from protocol.http.body import BodyLimit
-from protocol.http.exchange import Exchange, Handler, HttpRequest
+from protocol.http.exchange import BodyStream, Exchange, Handler, HttpRequest
 from protocol.http.reply import Headers, Reply
 from protocol.limits.request_memory import RequestShare
 from protocol.messages import Buffer
@@ -16,18 +16,24 @@ class MeasuredExchange:
 
     Attributes:
         status: of the response; 0 where none has begun.
-        bytes_in, bytes_out: of the content as it was read, and of that which was sent.
+        bytes_out: of the content that was sent.
         is_complete: the whole response was sent.
     """
 
-    __slots__ = ("_exchange", "bytes_in", "bytes_out", "is_complete", "status")
+    __slots__ = ("_exchange", "_read", "_stream", "bytes_out", "is_complete", "status")
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self.status = 0
-        self.bytes_in = 0
+        self._read = 0
+        self._stream: BodyStream | None = None
         self.bytes_out = 0
         self.is_complete = False
+
+    @property
+    def bytes_in(self) -> int:
+        """Of the content, as it was read."""
+        return self._read if self._stream is None else self._stream.received
 
     @property
     def method(self) -> str:
@@ -63,8 +69,12 @@ class MeasuredExchange:
 
     async def read_body(self, limit: BodyLimit, share: RequestShare, *, pause_seconds: float) -> Buffer:
         body = await self._exchange.read_body(limit, share, pause_seconds=pause_seconds)
-        self.bytes_in = len(body)
+        self._read = len(body)
         return body
+
+    def stream_body(self, limit: BodyLimit, *, pause_seconds: float) -> BodyStream:
+        self._stream = self._exchange.stream_body(limit, pause_seconds=pause_seconds)
+        return self._stream
 
     def run(self, handler: Handler, request: HttpRequest) -> Awaitable[Reply | None]:
         return self._exchange.run(handler, request)

@@ -32,6 +32,9 @@ from protocol.http.handlers.jobs import submit as job_making
 from protocol.http.handlers.jobs.submit import generate_or_job, infer_or_job
 from protocol.http.handlers.overview import overview
 from protocol.http.handlers.requests import cancel_request
+from protocol.http.openai.batches import files
+from protocol.http.openai.batches import handlers as batches
+from protocol.http.openai.batches.upload import upload_file
 from protocol.http.openai.errors import openai_error_reply
 from protocol.http.openai.handlers import adapters as openai_adapters
 from protocol.http.openai.handlers import health as openai_health
@@ -61,6 +64,7 @@ class Route:
         may_wait: whether it waits for what a model does, though it runs none: it is cancelled when the client leaves.
         has_binary_tail: whether a body may hold binary tensors behind its JSON, and so exceed `max_input_size`.
         takes_codings: whether a body may be compressed.
+        streams_body: whether its handler reads the body as it comes; it may be as large as a file.
         error_form: how errors are written; one for each path.
         key_header: a header that the caller's key may come in, beside `authorization`; one for each path.
         request_id_header: in which replies have the request's id beside `x-request-id`; one for each path, mostly
@@ -78,6 +82,7 @@ class Route:
     may_wait: bool = False
     has_binary_tail: bool = False
     takes_codings: bool = True
+    streams_body: bool = False
     error_form: ErrorForm = error_reply
     key_header: str = ""
     request_id_header: bytes = b""
@@ -234,6 +239,7 @@ def _openai() -> Iterator[Route]:
     ):
         yield route("POST", path, Category.INFERENCE, handler, summary, is_inference=True)
     yield from _responses(route)
+    yield from _batches()
     yield from _anthropic()
     metadata = Category.METADATA
     yield route("GET", "/v1/models", metadata, openai_models.list_models, "Text models and their adapters")
@@ -269,6 +275,32 @@ def _responses(route: Callable[..., Route]) -> Iterator[Route]:
     yield route("DELETE", one, category, kept_responses.delete, "Forget a response")
     yield route("POST", f"{one}/cancel", category, kept_responses.cancel, "Stop a response in the background")
     yield route("GET", f"{one}/input_items", category, kept_responses.input_items, "The items of a response's input")
+
+
+def _batches() -> Iterator[Route]:
+    def route(method: str, path: str, handler: Handler, summary: str, *, makes_jobs: bool = False) -> Route:
+        return Route(
+            method,
+            path,
+            Category.INFERENCE,
+            handler,
+            summary,
+            makes_jobs=makes_jobs,
+            may_wait=path.endswith("/content"),
+            takes_codings=method == "POST" and path != "/v1/files",
+            streams_body=method == "POST" and path == "/v1/files",
+            error_form=openai_error_reply,
+        )
+
+    yield route("POST", "/v1/files", upload_file, "Upload a file with requests", makes_jobs=True)
+    yield route("GET", "/v1/files", files.list_files, "Files of the caller")
+    yield route("GET", "/v1/files/{file_id}", files.retrieve_file, "A file that is kept")
+    yield route("DELETE", "/v1/files/{file_id}", files.delete_file, "Remove a file")
+    yield route("GET", "/v1/files/{file_id}/content", files.file_content, "The content of a file")
+    yield route("POST", "/v1/batches", batches.create_batch, "Answer the requests in a file", makes_jobs=True)
+    yield route("GET", "/v1/batches", batches.list_batches, "Batches of the caller")
+    yield route("GET", "/v1/batches/{batch_id}", batches.retrieve_batch, "How a batch stands")
+    yield route("POST", "/v1/batches/{batch_id}/cancel", batches.cancel_batch, "Cancel a batch")
 
 
 def _console() -> Iterator[Route]:

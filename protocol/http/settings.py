@@ -91,6 +91,7 @@ class HttpSettings:
             decompressed (Triton's `--http-max-input-size`).
         max_body_size: bytes of a whole request body on the wire. It bounds what `max_input_size` leaves open: the
             binary tensors behind the JSON part of an inference request.
+        max_file_size: bytes of a file that is uploaded.
         body_timeout: seconds that a request body may pause in all, beside a second for each KiB that has come; then
             it is answered 408.
         linger: seconds for which the rest of a refused body is read and dropped, so that the answer reaches a
@@ -109,6 +110,7 @@ class HttpSettings:
     port: int = 8000
     max_input_size: int = 64 * MEBIBYTE
     max_body_size: int = 2048 * MEBIBYTE
+    max_file_size: int = 200 * MEBIBYTE
     body_timeout: float = 60.0
     linger: float = 5.0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)

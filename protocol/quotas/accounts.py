@@ -82,6 +82,7 @@ class Account:
         quota = self.quota
         if quota is not None:
             charge.held = [(limit, self.meter(limit)) for limit in (*quota.early, *quota.late_limits(model))]
+        charge.is_named = True
         charge.resume()
         return charge
 
@@ -110,7 +111,10 @@ class Account:
 class Charge:
     """One request of a key, from its admission on."""
 
-    __slots__ = ("_is_running", "_size", "_taken", "account", "count_tokens", "goes_on", "held", "is_counted")
+    __slots__ = (
+        *("_is_running", "_size", "_taken", "account", "count_tokens", "goes_on", "held", "is_counted"),
+        "is_named",
+    )
 
     def __init__(self, account: Account) -> None:
         self.account = account
@@ -118,6 +122,7 @@ class Charge:
         self.is_counted = False  # an engine does it, which knows its tokens best
         self.count_tokens: Callable[[], float] | None = None  # at its end, where no engine does
         self.goes_on = False  # in the background, when it has ended for its client
+        self.is_named = False  # its model was known when it was admitted, perhaps long ago
         self._taken: list[tuple[Meter, float]] = []  # at admission
         self._size = 0
         self._is_running = True
@@ -145,7 +150,7 @@ class Charge:
     def name_model(self, model: str) -> None:
         """Its model is known, as it was not when it was admitted. Raises QuotaExceeded; then nothing is charged."""
         quota = self.account.quota
-        if quota is not None and (limits := quota.late_limits(model)):
+        if quota is not None and not self.is_named and (limits := quota.late_limits(model)):
             try:
                 self.take(limits, self._size)
             except QuotaExceeded:

@@ -30,6 +30,9 @@ class BodySource(Protocol):
     async def receive_into(self, view: memoryview) -> int:
         """Receive at least one byte into the given memory; returns how many. Raises ClientGone."""
 
+    async def send_continue(self) -> None:
+        """Tell a client that waits for that to send the body."""
+
 
 class IncomingBody:
     """Counts what `read` takes against the limits of one request, and ends a wait that is too long."""
@@ -109,6 +112,47 @@ class IncomingBody:
         self._limit.check(self._received)
         slowest = self._started + self._received / MIN_BODY_RATE
         self._timing.deadline = self._pause_seconds + min(trio.current_time(), slowest)
+
+
+class StreamedBody:
+    """A body that its handler reads as it comes. Implements `exchange.BodyStream`."""
+
+    def __init__(self, protocol: Http1Protocol, source: BodySource, limit: BodyLimit, pause_seconds: float) -> None:
+        self.received = 0
+        self.has_ended = protocol.content_left == 0
+        self._protocol = protocol
+        self._source = source
+        self._limit = limit
+        self._pause_seconds = pause_seconds
+        self._started = trio.current_time()
+        if self.has_ended:
+            protocol.next_event()
+
+    async def receive(self) -> Buffer:
+        while not self.has_ended:
+            match self._protocol.next_event():
+                case Content() as content:
+                    self.received += len(content.data)
+                    self._limit.check(self.received)
+                    return content.data
+                case Signal.END_OF_REQUEST:
+                    self.has_ended = True
+                case Refusal() as refusal:
+                    raise refusal.error
+                case Signal.CLIENT_GONE:
+                    raise ClientGone
+                case _:
+                    await self._wait()
+        return b""
+
+    async def _wait(self) -> None:
+        if not self.received:
+            await self._source.send_continue()
+        slowest = self._started + self.received / MIN_BODY_RATE
+        with trio.move_on_at(self._pause_seconds + min(trio.current_time(), slowest)) as waiting:
+            await self._source.receive()
+        if waiting.cancelled_caught:
+            raise body_timeout(self.received, trio.current_time() - self._started)
 
 
 def read_at_once(protocol: Http1Protocol, share: RequestShare) -> Buffer | None:

@@ -19,9 +19,9 @@ from protocol.http.body import BodyLimit
 from protocol.http.date import DateHeader
 from protocol.http.direct_infer import DirectInference
 from protocol.http.errors import HeaderTimeout, LimitError, error_reply
-from protocol.http.exchange import App, ClientGone
+from protocol.http.exchange import App, BodyStream, ClientGone
 from protocol.http.head import Head
-from protocol.http.http1.body import IncomingBody, read_at_once
+from protocol.http.http1.body import IncomingBody, StreamedBody, read_at_once
 from protocol.http.http1.deadlines import Deadlines, Look
 from protocol.http.http1.events import ChangeToHttp2, Refusal, Signal
 from protocol.http.http1.exchange import Http1Exchange
@@ -210,9 +210,17 @@ class Http1:
         here = read_at_once(self.protocol, share)
         if here is not None:
             return here
+        await self.send_continue()
+        return await IncomingBody(self.protocol, self, limit, share, pause_seconds).read()
+
+    async def send_continue(self) -> None:
+        """Implements `BodySource`."""
         if self.protocol.needs_continue:
             await self.send(CONTINUE)
-        return await IncomingBody(self.protocol, self, limit, share, pause_seconds).read()
+
+    def stream_body(self, limit: BodyLimit, pause_seconds: float) -> BodyStream:
+        """As `Exchange.stream_body`."""
+        return StreamedBody(self.protocol, self, limit, pause_seconds)
 
     async def receive(self) -> None:
         """Implements `BodySource`. What the watcher has begun to read comes by it."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from protocol.http.body import BodyLimit
 from protocol.http.date import DateHeader
-from protocol.http.exchange import Handler, HttpRequest
+from protocol.http.exchange import BodyStream, Handler, HttpRequest
 from protocol.http.head import Head
 from protocol.http.http1.body import is_here, take_whole
 from protocol.http.http1.fast_path import JOINED_SIZE
@@ -37,6 +37,10 @@ class Connection(Protocol):
 
     async def read_body(self, limit: BodyLimit, share: RequestShare, pause_seconds: float) -> Buffer:
         """As `Exchange.read_body`."""
+
+    def stream_body(self, limit: BodyLimit, pause_seconds: float) -> BodyStream:
+        """As `Exchange.stream_body`."""
+        ...
 
     async def may_send(self) -> bool:
         """Whether anything can still be sent, once no other task is sending."""
@@ -89,6 +93,10 @@ class Http1Exchange:
     def read_body(self, limit: BodyLimit, share: RequestShare, *, pause_seconds: float) -> Awaitable[Buffer]:
         limit.check(self._head.content_length)
         return self._connection.read_body(limit, share, pause_seconds)
+
+    def stream_body(self, limit: BodyLimit, *, pause_seconds: float) -> BodyStream:
+        limit.check(self._head.content_length)
+        return self._connection.stream_body(limit, pause_seconds)
 
     def run(self, handler: Handler, request: HttpRequest) -> Awaitable[Reply | None]:
         """Cancelled by the connection when the client leaves."""

@@ -21,7 +21,7 @@ class StreamBody:
     has_ended: the client has sent all that it will send.
     """
 
-    __slots__ = ("_filled", "_large", "_parts", "declared", "has_ended", "received", "unacknowledged")
+    __slots__ = ("_filled", "_is_streamed", "_large", "_parts", "declared", "has_ended", "received", "unacknowledged")
 
     def __init__(self, declared: int | None) -> None:
         self.declared = declared
@@ -31,6 +31,7 @@ class StreamBody:
         self._parts: list[Buffer] = []
         self._large: memoryview | None = None
         self._filled = 0
+        self._is_streamed = False
 
     @property
     def is_wrong(self) -> bool:
@@ -56,7 +57,7 @@ class StreamBody:
         large = self._large
         if large is None:
             self._parts.append(data)
-            if self.declared is not None and self.declared > max(_LARGE, self.received):
+            if self.declared is not None and self.declared > max(_LARGE, self.received) and not self._is_streamed:
                 self._make_room(self.declared)
             return
         if not (isinstance(data, memoryview) and data.obj is large.obj):
@@ -70,6 +71,13 @@ class StreamBody:
             return large
         parts, self._parts = self._parts, []
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def take(self) -> Buffer:
+        """What has come since the last time, for who reads it as it comes."""
+        self._is_streamed = True
+        if self._large is not None:
+            self._parts, self._large = [bytes(self._large[: self._filled])], None
+        return self.whole()
 
     def drop(self) -> None:
         """Discard what has arrived."""

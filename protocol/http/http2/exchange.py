@@ -14,7 +14,7 @@ from h2.errors import ErrorCodes
 from protocol.errors import Internal, Overloaded
 from protocol.http.body import MIN_BODY_RATE, BodyLimit, body_timeout
 from protocol.http.errors import error_reply
-from protocol.http.exchange import ClientGone, Handler, HttpRequest
+from protocol.http.exchange import BodyStream, ClientGone, Handler, HttpRequest
 from protocol.http.http2.body import StreamBody
 from protocol.http.http2.head import StreamHead
 from protocol.http.http2.output import HttpOutput
@@ -114,6 +114,23 @@ class Http2Exchange:
             if waiting.cancelled_caught:
                 raise body_timeout(counted, trio.current_time() - started)
 
+    def stream_body(self, limit: BodyLimit, *, pause_seconds: float) -> BodyStream:
+        limit.check(self.body.declared or 0)
+        return _StreamedBody(self, limit, pause_seconds)
+
+    async def more_of_body(self) -> Buffer:
+        """What has come of a body that is streamed, once something has, or its end."""
+        body = self.body
+        if self.expects_continue and not body.has_ended and not body.received:
+            self.expects_continue = False
+            self._owner.out.send_head(self.id, 100, ())
+        data = body.take()
+        while not data and not body.has_ended:
+            await self._arrived.wait()
+            data = body.take()
+        self._owner.acknowledge(self.id, body)
+        return data
+
     async def run(self, handler: Handler, request: HttpRequest) -> Reply | None:
         """Cancelled by the connection when the client resets the stream."""
         return await handler(request)
@@ -159,3 +176,29 @@ class Http2Exchange:
         if not self.is_complete:
             return ErrorCodes.INTERNAL_ERROR
         return None if self.body.has_ended else ErrorCodes.NO_ERROR
+
+
+class _StreamedBody:
+    """A body that its handler reads as it comes: the window opens as it is read. Implements `exchange.BodyStream`."""
+
+    def __init__(self, exchange: Http2Exchange, limit: BodyLimit, pause_seconds: float) -> None:
+        self.received = 0
+        self.has_ended = False
+        self._exchange = exchange
+        self._limit = limit
+        self._pause_seconds = pause_seconds
+        self._started = trio.current_time()
+
+    async def receive(self) -> Buffer:
+        if self.has_ended:
+            return b""
+        slowest = self._started + self.received / MIN_BODY_RATE
+        data: Buffer = b""
+        with trio.move_on_at(self._pause_seconds + min(trio.current_time(), slowest)) as waiting:
+            data = await self._exchange.more_of_body()
+        if waiting.cancelled_caught:
+            raise body_timeout(self.received, trio.current_time() - self._started)
+        self.received += len(data)
+        self._limit.check(self.received)
+        self.has_ended = not data
+        return data

@@ -47,6 +47,10 @@ class SchemaError(FieldError):
         self.details = details
 
 
+class NotServed(Unsupported):
+    """The server does not have this part of the interface; another one may: 501."""
+
+
 class ModelNotFound(NotFound):
     """No text model of this name."""
 
@@ -81,7 +85,8 @@ def openai_status(error: ServerError) -> int:
         return 422
     if isinstance(error, Restricted):  # as Triton's frontend
         return 401
-    return 400 if isinstance(error, Unsupported) else status_of(error)
+    is_400 = isinstance(error, Unsupported) and not isinstance(error, NotServed)
+    return 400 if is_400 else status_of(error)
 
 
 def error_event(error: ServerError, request_id: str) -> bytes:

@@ -47,6 +47,8 @@ _PATH_PARAMETERS: Mapping[str, JsonObject] = {
     "model_name": {"description": "A model's name.", "schema": {"type": "string", "minLength": 1}},
     "model_version": {"description": "A version's number.", "schema": {"type": "integer", "minimum": 0}},
     "request_id": {"description": "The `id` of a request.", "schema": {"type": "string", "minLength": 1}},
+    "file_id": {"description": "The `id` of a file.", "schema": {"type": "string", "minLength": 1}},
+    "batch_id": {"description": "The `id` of a batch.", "schema": {"type": "string", "minLength": 1}},
     "job_id": {"description": "The `id` of a job.", "schema": {"type": "string", "minLength": 1}},
     "repository_name": {"description": "A repository's name.", "schema": {"type": "string", "minLength": 1}},
     "response_id": {"description": "The `id` of a response.", "schema": {"type": "string", "minLength": 1}},
@@ -219,7 +221,7 @@ def _finished(
         **({"parameters": parameters} if parameters else {}),
     }
     if request is not None:
-        content = {JSON: request, **({BINARY: {}} if route.has_binary_tail else {})}
+        content = {entry.takes_type: request, **({BINARY: {}} if route.has_binary_tail else {})}
         operation["requestBody"] = {"required": entry.needs_body, "content": content}
     operation["responses"] = {str(entry.status): _success(route, entry, response), **_failures(route, entry)}
     return operation

@@ -21,6 +21,7 @@ class Operation:
     Attributes:
         description: sentences for people, as Markdown.
         takes: the schema of its JSON body; empty where it takes none.
+        takes_type: the media type of its body.
         needs_body: whether a body must come.
         gives: the schema of its JSON answer, or of what each of its events holds; empty for any other answer.
         media_type: of the answer.
@@ -34,6 +35,7 @@ class Operation:
 
     description: str = ""
     takes: str = ""
+    takes_type: str = "application/json"
     needs_body: bool = False
     gives: str = ""
     media_type: str = "application/json"
@@ -177,6 +179,51 @@ _OPENAI: Mapping[str, Operation] = {
     "POST /ping": _openai(_READY, failures=(503,)),
     "GET /health/ready": _openai(_READY, failures=(400,)),
     "GET /version": _openai(gives="Version"),
+}
+
+_PAGE: Mapping[str, Any] = {
+    "after": {"type": "string"},
+    "limit": {"type": "integer", "minimum": 1, "maximum": 100},
+}
+_BATCHES: Mapping[str, Operation] = {
+    "POST /v1/files": _openai(
+        f"JSON lines, each with a request. The file is written as it comes. {_JOBS}",
+        takes="FileUpload",
+        takes_type="multipart/form-data",
+        needs_body=True,
+        gives="File",
+        failures=(501, 507),
+    ),
+    "GET /v1/files": _openai(
+        f"The newest first, unless they are to be in order. {_JOBS}",
+        gives="FilePage",
+        query={
+            **_PAGE,
+            "limit": {"type": "integer", "minimum": 1, "maximum": 10000},
+            "order": {"enum": ["asc", "desc"]},
+            "purpose": {"type": "string"},
+        },
+        failures=(400, 501),
+    ),
+    "GET /v1/files/{file_id}": _openai(gives="File", failures=(501,)),
+    "DELETE /v1/files/{file_id}": _openai(
+        "Not while a batch that has not ended reads it.", gives="FileRemoved", failures=(501,)
+    ),
+    "GET /v1/files/{file_id}/content": _openai(media_type="application/octet-stream", failures=(501,)),
+    "POST /v1/batches": _openai(
+        f"The lines are read afterwards; what is wrong with them is in `errors` of the batch. {_JOBS}",
+        takes="BatchRequest",
+        needs_body=True,
+        gives="Batch",
+        failures=(501, 503, 507),
+    ),
+    "GET /v1/batches": _openai(f"The newest first. {_JOBS}", gives="BatchPage", query=_PAGE, failures=(400, 501)),
+    "GET /v1/batches/{batch_id}": _openai(gives="Batch", failures=(501,)),
+    "POST /v1/batches/{batch_id}/cancel": _openai(
+        "The batch as it is then; what was answered is in its files when it is cancelled.",
+        gives="Batch",
+        failures=(501, 507),
+    ),
 }
 
 _ANTHROPIC: Mapping[str, Operation] = {
@@ -351,6 +398,7 @@ OPERATIONS: Mapping[str, Operation] = {
         failures=(503,),
     ),
     **_OPENAI,
+    **_BATCHES,
     **_ANTHROPIC,
     "GET /v2/docs": Operation("This page.", media_type="text/html"),
     "GET /v2/docs/openapi.json": Operation("This document.", gives="OpenApi", failures=(503,)),

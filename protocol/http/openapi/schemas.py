@@ -15,6 +15,7 @@ import msgspec
 from protocol.core import ModelMetadata, ModelStatistics, ServerMetadata
 from protocol.datatypes import BY_PROTOCOL_NAME
 from protocol.http.codec.infer import InferBody, ResponseBody
+from protocol.http.openapi.batch_schemas import batch_schemas
 from protocol.http.openapi.console_schemas import console_schemas
 from protocol.http.openapi.job_schemas import job_schemas
 from protocol.http.openapi.openai_schemas import openai_schemas
@@ -62,7 +63,14 @@ def component_schemas() -> Mapping[str, Schema]:
     # Both are left out where there is nothing to say.
     schemas["InferResponse"]["required"] = ["model_name", "model_version", "outputs"]
     openai = {name: _tidy(schema) for name, schema in openai_schemas(_PREFIX).items()}
-    return {**schemas, **_written(), **job_schemas(_PREFIX), **openai, **console_schemas(_PREFIX)}
+    return {
+        **schemas,
+        **_written(),
+        **job_schemas(_PREFIX),
+        **openai,
+        **batch_schemas(_PREFIX),
+        **console_schemas(_PREFIX),
+    }
 
 
 def _tidy(value: Any) -> Any:

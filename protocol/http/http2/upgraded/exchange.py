@@ -14,7 +14,7 @@ from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.typing import AppWrapper, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
 from protocol.http.body import MIN_BODY_RATE, BodyLimit, body_timeout
-from protocol.http.exchange import App, ClientGone, Handler, HttpRequest
+from protocol.http.exchange import App, BodyStream, ClientGone, Handler, HttpRequest
 from protocol.http.head import content_length
 from protocol.http.reply import Headers, Reply
 from protocol.limits.answer_memory import AnswerMemory
@@ -87,6 +87,11 @@ class AsgiExchange:
             if not message["more_body"]:
                 return body
 
+    def stream_body(self, limit: BodyLimit, *, pause_seconds: float) -> BodyStream:
+        if (declared := self.headers.get(b"content-length")) is not None:
+            limit.check(content_length(declared))
+        return _StreamedBody(self._receive, limit, pause_seconds)
+
     async def run(self, handler: Handler, request: HttpRequest) -> Reply | None:
         """Beside a watcher of the stream."""
         reply: Reply | None = None
@@ -151,3 +156,31 @@ class AsgiExchange:
                 return
             if not message["more_body"]:
                 ended.set()
+
+
+class _StreamedBody:
+    """A body that its handler reads as it comes. Implements `exchange.BodyStream`."""
+
+    def __init__(self, receive: ASGIReceiveCallable, limit: BodyLimit, pause_seconds: float) -> None:
+        self.received = 0
+        self.has_ended = False
+        self._receive = receive
+        self._limit = limit
+        self._pause_seconds = pause_seconds
+        self._started = trio.current_time()
+
+    async def receive(self) -> Buffer:
+        while not self.has_ended:
+            slowest = self._started + self.received / MIN_BODY_RATE
+            with trio.move_on_at(self._pause_seconds + min(trio.current_time(), slowest)) as waiting:
+                message = await self._receive()
+            if waiting.cancelled_caught:
+                raise body_timeout(self.received, trio.current_time() - self._started)
+            if message["type"] != "http.request":
+                raise ClientGone
+            self.has_ended = not message["more_body"]
+            self.received += len(message["body"])
+            self._limit.check(self.received)
+            if message["body"]:
+                return message["body"]
+        return b""
