@@ -21,7 +21,7 @@ from trioton.folders import folder_of_word, served_folder
 from trioton.help import ALL, USAGE_OF_FLAGS, command_help, overview
 from trioton.openai_flags import OPENAI
 from trioton.server_flags import SERVER
-from trioton.settings import FRONTEND, GROUPS, RUN, Settings
+from trioton.settings import BATCH, FRONTEND, GROUPS, RUN, Settings
 from trioton.store_flags import repository_place
 from trioton.tools.layout_checks import place_findings
 
@@ -214,6 +214,18 @@ def _doctor_table() -> Sequence[Flag]:
     return doctor_table()
 
 
+def _batch(words: Sequence[str]) -> int:
+    from trioton.batch.command import run_batch
+
+    return run_batch(words, os.environ)
+
+
+def _batch_table() -> Sequence[Flag]:
+    from trioton.batch.command import batch_table
+
+    return batch_table()
+
+
 def _config(words: Sequence[str]) -> int:
     from trioton.tools.config_command import run_config
 
@@ -302,6 +314,17 @@ Builds a repository of real models, serves it, and shows what they answer.""",
         lambda: rows(DemoSettings),
         _demo,
         epilogue="",
+    ),
+    "batch": Command(
+        """\
+usage: trioton batch <input> <output> --model=<name> [flags]
+
+Runs a model over all rows of a file, a folder or a bucket, without a server:
+JSON lines, Parquet, NPZ or images. Where it was interrupted or killed the same
+command goes on. Exit code 0 if all rows have succeeded, 2 if some have failed.""",
+        _batch_table,
+        _batch,
+        shown=(GROUPS[BATCH],),
     ),
     "doctor": Command(
         """\

@@ -20,6 +20,7 @@ usage: trioton <command> [flags]; trioton [flags] is trioton serve [flags]
   run MODEL_DIR              serve one model; with --reload again as it changes
   openai-frontend            serve by the flags of Triton's OpenAI frontend
   demo                       build real models and ask them
+  batch INPUT OUTPUT         run a model over files of rows, without a server
   doctor REPOSITORY …        say what is wrong with models, and how to mend it
   config MODEL_DIR           print a model's configuration, completed
   repo add REPOSITORY FILE   put a model file into a repository
@@ -34,8 +35,7 @@ What serve needs first:
 
 EXAMPLES = """\
 Examples:
-  trioton serve models/
-  trioton repo add models/ resnet.onnx --name resnet"""
+  trioton repo add models/ resnet.onnx --name resnet; trioton serve models/"""
 
 USAGE_OF_FLAGS = f"""\
 A flag is given as --name=value or --name value. Each can also come from the

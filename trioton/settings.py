@@ -35,12 +35,14 @@ Address: TypeAlias = tuple[str, int]
 ANY_ADDRESSES = frozenset({"0.0.0.0", "::", ""})
 
 RUN = "Run"
+BATCH = "Batch"
 FRONTEND = "As Triton's OpenAI frontend"
 TOOLS = "Command"
 # The headings of the help text in its order, with the words that ask for one alone.
 GROUPS = {
     TOOLS: "command",
     RUN: "run",
+    BATCH: "batch",
     FRONTEND: "frontend",
     SERVER: "server",
     STORES: "stores",

@@ -41,7 +41,7 @@ class OutputWriter:
         with _os_errors():
             self._target.open()
 
-    def write(self, rows: Sequence[ResultRow]) -> None:
+    def write(self, rows: Sequence[ResultRow]) -> int:
         """Write files of these rows, which come in order: `results-<first row>` in the format, and
         `errors-<first row>.jsonl`. A result that the format cannot hold is among the errors.
 
@@ -63,6 +63,7 @@ class OutputWriter:
             self._write(f"results-{first:012}.{self._format}", data)
         if failed:
             self._write(f"errors-{rows[0].index:012}.jsonl", b"".join(failed))
+        return len(failed)
 
     def _prepared(self, row: ResultRow) -> Any:
         if self._format is DataFormat.JSON_LINES:
