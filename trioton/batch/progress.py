@@ -96,6 +96,10 @@ class ProgressLine:
         """From one to the next."""
         return DRAW_SECONDS if self.is_terminal else LINE_SECONDS
 
+    def begin(self, progress: Progress, now: float) -> None:
+        """What the first rate is counted from."""
+        self._rate.add(now, progress.done)
+
     def show(self, progress: Progress, now: float) -> None:
         text = progress_text(progress, self._rate.add(now, progress.done))
         if not self.is_terminal:

@@ -165,11 +165,10 @@ class Serving:
 async def _show(run: Run) -> None:
     """Progress, until it is cancelled."""
     line = ProgressLine()
+    line.begin(run.progress(), trio.current_time())
     try:
-        if not line.is_terminal:
-            await trio.sleep(line.seconds)
         while True:
-            line.show(run.progress(), trio.current_time())
             await trio.sleep(line.seconds)
+            line.show(run.progress(), trio.current_time())
     finally:
         line.clear()

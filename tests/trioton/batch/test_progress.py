@@ -75,11 +75,12 @@ def test_a_terminal_has_one_line_that_is_drawn_anew() -> None:
 def test_elsewhere_there_are_lines() -> None:
     stream = io.StringIO()
     line = ProgressLine(stream)
-    line.show(progress(1, 2), 0.0)
-    line.show(progress(2, 2), 1.0)
+    line.begin(progress(0), 0.0)
+    line.show(progress(1, 2), 1.0)
+    line.show(progress(2, 2), 2.0)
     line.clear()
     assert stream.getvalue().splitlines() == [
-        "1 of 2 rows (50%), 0 rows/s",
+        "1 of 2 rows (50%), 1 rows/s, 0:01 left",
         "2 of 2 rows (100%), 1 rows/s, 0:00 left",
     ]
 
