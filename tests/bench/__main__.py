@@ -18,6 +18,7 @@ from tests.bench import (
     default_instructions,
     ensemble_overhead,
     http_versions,
+    jobs,
     report,
 )
 from tests.bench.contest import Failure, Outcome, Results, Turn, hold, turns
@@ -143,9 +144,9 @@ def _compete(peers: Sequence[Peer], tools: Tools, options: argparse.Namespace) -
 
 
 def _measure_alone(load: LoadGenerator, rounds: int) -> Sequence[str]:
-    """What our defaults cost, our server beside the bare library, HTTP/2 beside HTTP/1.1, and an ensemble's step beside
-    the bare model."""
-    print("  the defaults, batching efficiency, HTTP/2, and the overhead of ensembles", flush=True)
+    """What our defaults cost, our server beside the bare library, HTTP/2 beside HTTP/1.1, jobs, and an ensemble's step
+    beside the bare model."""
+    print("  the defaults, batching efficiency, HTTP/2, jobs, and the overhead of ensembles", flush=True)
     try:
         if default_instructions.is_possible():
             defaults = default_instructions.report(default_instructions.measure())
@@ -161,11 +162,16 @@ def _measure_alone(load: LoadGenerator, rounds: int) -> Sequence[str]:
         versions = http_versions.report(http_versions.measure_alone(min(rounds, 3), HTTP_VERSIONS_SECONDS))
     except (LoadFailed, PeerError) as error:
         versions = f"failed: {error}"
+    try:
+        of_jobs = jobs.report(jobs.measure(load, min(rounds, 3)))
+    except (LoadFailed, PeerError, OSError) as error:
+        of_jobs = f"failed: {error}"
     overhead = ensemble_overhead.report(trio.run(ensemble_overhead.measure, OVERHEAD_REQUESTS, OVERHEAD_ELEMENTS))
     return [
         f"What is on by default:\n\n{defaults}",
         f"Batching efficiency:\n\n{efficiency}",
         f"REST over HTTP/2:\n\n{versions}",
+        f"Jobs:\n\n{of_jobs}",
         f"Overhead of ensembles:\n\n```\n{overhead}\n```",
     ]
 

@@ -13,6 +13,8 @@ SIZE_LIMIT = 1.5
 DEFAULT_COST_LIMIT = 3.0
 # Of REST over HTTP/2: a request's processor time in the server over that of HTTP/1.1.
 HTTP2_COST_LIMIT = 1.5
+# Of live requests: their p99 beside a job over that without one.
+JOBS_TAIL_LIMIT = 1.25
 # Of p99 over p50, with TAIL_CONCURRENCY requests in flight.
 TAIL_LIMIT, TAIL_CONCURRENCY = 4.0, 64
 

@@ -1,0 +1,246 @@
+"""Jobs: how many a server takes, their rows per second, and what live requests pay: `python -m tests.bench.jobs`.
+
+Jobs of one request each and jobs of long lists go through the HTTP interface; beside them the same rows go through
+`trioton batch`. Then clients ask the model that a long job runs on, and ask it again without the job: the ratio of
+their p99 is held to a goal. Part of `make bench`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tests.bench.goals import JOBS_TAIL_LIMIT, at_most
+from tests.bench.load import LoadGenerator
+from tests.bench.measurement import LoadFailed
+from tests.bench.peers import MODELS, SOURCE, PeerError, Server, our_server, plain_environment
+from tests.bench.prepare import DEFAULT_FOLDER, prepare
+from tests.bench.rows import Row
+from tests.bench.table import table
+from tests.bench.wrk import ELEMENTS, INPUTS
+
+JOBS, CLIENTS = 400, 8
+LISTS, ROWS_OF_A_LIST = 2, 10_000
+BATCH_ROWS = 50_000
+LIVE_CLIENTS = (1, 4, 16)
+TIMEOUT_SECONDS = 300.0
+POLL_SECONDS = 0.02
+
+
+@dataclass(slots=True)
+class Found:
+    """What the rounds have shown; rates per second, and by the number of live clients their p99 in microseconds."""
+
+    jobs_taken: list[float] = field(default_factory=list)
+    jobs_ended: list[float] = field(default_factory=list)
+    rows: list[float] = field(default_factory=list)
+    batch_rows: list[float] = field(default_factory=list)
+    alone: dict[int, list[float]] = field(default_factory=dict)
+    beside: dict[int, list[float]] = field(default_factory=dict)
+
+    def ratio(self, clients: int) -> float:
+        pairs = zip(self.alone[clients], self.beside[clients], strict=True)
+        return median(beside / alone for alone, beside in pairs)
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, address: str) -> None:
+        self._connection = http.client.HTTPConnection(address, timeout=TIMEOUT_SECONDS)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        """Raises LoadFailed where the server refuses, OSError."""
+        self._connection.request(method, path, None if body is None else json.dumps(body))
+        response = self._connection.getresponse()
+        text = response.read()
+        if response.status >= 300:
+            raise LoadFailed(f"{method} {path}: {response.status} {text[:200].decode(errors='replace')}")
+        return json.loads(text)
+
+    def counts(self, job_id: str) -> Mapping[str, int]:
+        found: Mapping[str, int] = self.call("GET", f"/v2/jobs/{job_id}")["counts"]
+        return found
+
+    def wait_ended(self, job_id: str) -> None:
+        """Raises LoadFailed where not all of it has succeeded."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while (job := self.call("GET", f"/v2/jobs/{job_id}"))["state"] in ("queued", "running"):
+            if time.monotonic() > deadline:
+                raise LoadFailed(f"a job has not ended: {job['counts']}")
+            time.sleep(POLL_SECONDS)
+        if job["counts"]["succeeded"] != job["counts"]["total"]:
+            raise LoadFailed(f"a job has not succeeded: {job['state']}, {job['counts']}")
+
+
+def request_of(row: int) -> dict[str, Any]:
+    """To the model `add_sub`."""
+    data = [float(row % 1000 + place) for place in range(ELEMENTS)]
+    return {
+        "inputs": [{"name": name, "datatype": "FP32", "shape": [1, ELEMENTS], "data": data} for name in INPUTS],
+    }
+
+
+def job_rates(address: str, jobs: int = JOBS, clients: int = CLIENTS) -> tuple[float, float]:
+    """Jobs of one request each: how many per second were taken (202: they are on the disk), and have ended."""
+
+    def submit(share: range) -> str:
+        with closing(Client(address)) as client:
+            ids = [client.call("POST", "/v2/models/add_sub/jobs", request_of(row))["id"] for row in share]
+        return str(ids[-1])
+
+    shares = [range(first, jobs, clients) for first in range(min(clients, jobs))]
+    with ThreadPoolExecutor(len(shares)) as pool, closing(Client(address)) as client:
+        began = time.perf_counter()
+        last = list(pool.map(submit, shares))
+        taken = time.perf_counter() - began
+        while client.call("GET", "/v2/jobs?state=queued,running&limit=1")["jobs"]:
+            time.sleep(POLL_SECONDS)
+        ended = time.perf_counter() - began
+        for job_id in last:
+            client.wait_ended(job_id)
+    return jobs / taken, jobs / ended
+
+
+def submit_list(client: Client, rows: int) -> str:
+    requests = [{"model_name": "add_sub", **request_of(row)} for row in range(rows)]
+    return str(client.call("POST", "/v2/jobs", {"requests": requests})["id"])
+
+
+def row_rate(address: str, lists: int = LISTS, rows: int = ROWS_OF_A_LIST) -> float:
+    """Rows per second of jobs with long lists, from the first request to the last result."""
+    with closing(Client(address)) as client:
+        began = time.perf_counter()
+        for job_id in [submit_list(client, rows) for _ in range(lists)]:
+            client.wait_ended(job_id)
+        return lists * rows / (time.perf_counter() - began)
+
+
+def batch_rate(rows: int = BATCH_ROWS) -> float:
+    """Rows per second of `trioton batch`, without the start of the model."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        source, target = Path(name, "in.jsonl"), Path(name, "out.jsonl")
+        with source.open("w") as file:
+            for row in range(rows):
+                file.write(json.dumps(request_of(row)) + "\n")
+        words = ["batch", str(source), str(target), "--model=add_sub", f"--model-repository={MODELS}"]
+        ran = subprocess.run(
+            [sys.executable, "-m", "trioton", *words],
+            env={**plain_environment(), "PYTHONPATH": str(SOURCE)},
+            cwd=SOURCE,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_SECONDS,
+        )
+        if ran.returncode != 0:
+            raise LoadFailed(f"trioton batch: {ran.returncode} {ran.stderr[-500:]}")
+        state = json.loads(target.with_name("out.jsonl.state").read_text())
+    return float(state["done"] / state["seconds"])
+
+
+@contextmanager
+def long_job(address: str) -> Iterator[None]:
+    """A job runs as long as the block lasts. Raises LoadFailed where it has ended before."""
+    with closing(Client(address)) as client:
+        ids = [submit_list(client, ROWS_OF_A_LIST) for _ in range(LISTS)]
+        while not client.counts(ids[0])["succeeded"]:
+            time.sleep(POLL_SECONDS)
+        yield
+        left = client.counts(ids[-1])["queued"]
+        for job_id in ids:
+            client.call("POST", f"/v2/jobs/{job_id}/cancel")
+        if not left:
+            raise LoadFailed("the job had ended before the live requests were measured: give it more rows")
+
+
+def measure_live(load: LoadGenerator, address: str, found: Found, clients: int) -> None:
+    """p99 of so many clients, without a job and beside one."""
+    row = Row("add_sub", "http", clients)
+    found.alone.setdefault(clients, []).append(load.run(row, address).p99)
+    with long_job(address):
+        found.beside.setdefault(clients, []).append(load.run(row, address).p99)
+
+
+def measure(load: LoadGenerator, rounds: int, folder: Path = DEFAULT_FOLDER) -> Found:
+    """All of it, in turns. Raises PeerError, LoadFailed, OSError."""
+    found = Found()
+    log = folder / "jobs.log"
+    log.write_bytes(b"")
+    with tempfile.TemporaryDirectory(prefix="bench-jobs-") as store:
+        peer = our_server()
+        server = Server(replace(peer, command=(*peer.command, f"--jobs-store={store}")), log)
+        try:
+            server.start()
+            address = server.address("http")
+            for _ in range(rounds):
+                taken, ended = job_rates(address)
+                found.jobs_taken.append(taken)
+                found.jobs_ended.append(ended)
+                found.rows.append(row_rate(address))
+                found.batch_rows.append(batch_rate())
+                for clients in LIVE_CLIENTS:
+                    measure_live(load, address, found, clients)
+        finally:
+            server.stop()
+    return found
+
+
+def report(found: Found) -> str:
+    rates = {
+        f"jobs of one request that were taken, by {CLIENTS} connections": found.jobs_taken,
+        "the same until all had ended": found.jobs_ended,
+        f"rows of jobs of {ROWS_OF_A_LIST} rows": found.rows,
+        "rows of `trioton batch`": found.batch_rows,
+    }
+    lines = [
+        [name, f"{median(each):,.0f}", f"{min(each):,.0f} to {max(each):,.0f}"] for name, each in rates.items() if each
+    ]
+    live = [
+        [
+            f"{clients}",
+            f"{median(found.alone[clients]) / 1000:.2f}",
+            f"{median(found.beside[clients]) / 1000:.2f}",
+            f"{found.ratio(clients):.2f}",
+            at_most(found.ratio(clients), JOBS_TAIL_LIMIT),
+        ]
+        for clients in found.alone
+    ]
+    return "\n\n".join(
+        [
+            table(["what", "per second", "range"], lines, text_columns=1),
+            table(["live clients", "p99 ms alone", "p99 ms beside a job", "ratio", "goal"], live, text_columns=0),
+        ]
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Measure jobs, and what live requests pay for them.")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of all that is measured (default %(default)s)")
+    parser.add_argument("--window-ms", type=int, default=500, help="one of a load's three windows (default 500)")
+    options = parser.parse_args(arguments)
+    try:
+        print(report(measure(LoadGenerator.of(prepare(), options.window_ms), options.rounds)))
+    except (LoadFailed, PeerError, OSError) as error:
+        print(f"failed: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
