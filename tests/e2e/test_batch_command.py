@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.backends.engines.models import TINY, needs_openvino_genai
 from tests.e2e.repository import copy_python_model
 from tests.e2e.server_process import TIMEOUT_SECONDS, eventually
 from tests.marked_processes import MARK
@@ -233,6 +234,20 @@ def test_a_row_that_kills_the_process_is_apart_after_some_starts(tmp_path: Path)
     (error,) = lines_of(tmp_path / "out.jsonl.errors.jsonl")
     assert error["index"] == 13
     assert "the process has died 3 times in a row while it ran this row alone" in error["error"]["message"]
+
+
+@needs_openvino_genai
+def test_a_language_model_by_its_folder(tmp_path: Path) -> None:
+    rows = [{"text_input": f"Story {index}", "max_tokens": index % 3 + 1, "temperature": 0} for index in range(40)]
+    source, target = write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    code, said = batch(source, target, "--model", TINY)
+    assert code == 0, said
+    found = lines_of(target)
+    assert [line["index"] for line in found] == list(range(40))
+    for line in found:
+        (text,) = line["response"]["outputs"]
+        assert text["name"] == "text_output"
+        assert text["data"][0].startswith(f"Story {line['index']}")
 
 
 def test_machines_share_an_input(model: Path, tmp_path: Path) -> None:

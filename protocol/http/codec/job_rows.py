@@ -1,7 +1,8 @@
 """Codec of a job's rows: inference requests of lines and of columns, and results as lines of JSON. Pure.
 
 A line is the body of an inference request, or an object of the inputs' names and values, alone or as the member
-`inputs`; either may have a `custom_id`.
+`inputs`; either may have a `custom_id`. Where they are alone, numbers and texts of other names are parameters, as in
+the generate extension.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from protocol.errors import InvalidArgument
 from protocol.http.codec.generate import encode_generate_response
 from protocol.http.codec.infer import OutputEncoding, decode_infer_request, encode_infer_response
 from protocol.http.codec.json_text import JsonReader
-from protocol.http.codec.parameters import set_parameters
+from protocol.http.codec.parameters import custom_parameter, set_parameters
 from protocol.http.codec.tensor_json import decode_data
 from protocol.jobs.job import ItemError
 from protocol.jobs.model_inputs import ModelInputs
@@ -90,17 +91,35 @@ class RowDecoder:
         return decoded.request
 
     def _of_values(self, members: Mapping[str, Any]) -> tuple[str, InferenceRequest]:
-        values, parameters = members.get("inputs"), None
+        values, parameters = members.get("inputs"), members.get("parameters")
+        others: dict[str, Any] = {}
         if isinstance(values, dict) and "inputs" not in self._inputs.by_name:
-            custom_id, parameters = members.get(CUSTOM_ID), members.get("parameters")
+            custom_id = members.get(CUSTOM_ID)
         else:
-            values = dict(members)
-            custom_id = None if CUSTOM_ID in self._inputs.by_name else values.pop(CUSTOM_ID, None)
+            custom_id = None if CUSTOM_ID in self._inputs.by_name else members.get(CUSTOM_ID)
+            values, others = self._split(members)
         tensors = [self._json_tensor(name, value) for name, value in values.items() if value is not None]
         request = self._request(tensors)
         if isinstance(parameters, dict):
             set_parameters(request, parameters)
+        request.parameters.update({name: custom_parameter(name, value) for name, value in others.items()})
         return _custom_id(custom_id), request
+
+    def _split(self, members: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Values of inputs, or what seems to be meant so, and parameters."""
+        inputs = self._inputs.by_name
+        values: dict[str, Any] = {}
+        others: dict[str, Any] = {}
+        for name, value in members.items():
+            if name in inputs:
+                values[name] = value
+            elif name == CUSTOM_ID or (name == "parameters" and isinstance(value, dict)):
+                continue
+            elif isinstance(value, (str, int, float)):
+                others[name] = value
+            else:
+                values[name] = value
+        return values, others
 
     def _json_tensor(self, name: str, value: Any) -> Tensor:
         wanted = self._inputs.named(name)

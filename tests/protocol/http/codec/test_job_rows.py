@@ -52,6 +52,17 @@ def test_parameters_of_a_line() -> None:
     assert (request.parameters, request.timeout_microseconds) == ({"k": 1}, 5)
 
 
+def test_numbers_and_texts_that_are_no_inputs_are_parameters() -> None:
+    """As in the generate extension: they have no meaning to the server, whatever their names."""
+    line = {"T": "ä", "max_tokens": 3, "temperature": 0.5, "user": "u", "stream": False, "sequence_id": 7, "note": None}
+    custom_id, request = decoded(FileRow(0, line=json.dumps({**line, "custom_id": "c"}).encode()))
+    assert (custom_id, values(request)) == ("c", {"T": [["ä".encode()]]})
+    wanted = {"max_tokens": 3, "temperature": 0.5, "user": "u", "stream": False, "sequence_id": 7}
+    assert (request.parameters, request.sequence_id) == (wanted, 0)
+    _, request = decoded(FileRow(0, line=b'{"T": "x", "parameters": {"max_tokens": 4, "timeout": 5}}'))
+    assert (request.parameters, request.timeout_microseconds) == ({"max_tokens": 4}, 5)
+
+
 @pytest.mark.parametrize(
     ("line", "error"),
     [
@@ -60,7 +71,8 @@ def test_parameters_of_a_line() -> None:
         (b"[1]", "attempt to access JSON non-object as object"),
         (b"{}", "the row has no input of model 'm', expected X, T"),
         (b'{"inputs": []}', "no input 'inputs'"),
-        (b'{"Z": 1}', "model 'm' has no input 'Z', its inputs are X, T"),
+        (b'{"Z": 1}', "the row has no input of model 'm', expected X, T"),
+        (b'{"Z": [1]}', "model 'm' has no input 'Z', its inputs are X, T"),
         (b'{"X": [1]}', "expected a value of shape [2], got [1]"),
         (b'{"X": ["a", "b"]}', "attempt to access JSON non-number"),
         (b'{"X": [[1, 2], [3]]}', "shape does not match"),
