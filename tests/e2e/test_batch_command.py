@@ -152,7 +152,11 @@ def test_results_are_joined_to_rows_and_failures_apart(model: Path, tmp_path: Pa
     # Another run does not write over it, unless it is told to.
     code, said = batch(source, target, "--model", model, "--limit=3")
     assert (code, "--restart" in said, target.read_bytes()) == (1, True, before)
-    assert batch(source, target, "--model", model, "--limit=3", "--restart")[0] == 0
+    (tmp_path / "double" / "config.pbtxt").write_text("no configuration")
+    assert batch(source, target, "--model", model, "--limit=3", "--restart")[0] == 1
+    (tmp_path / "double" / "config.pbtxt").write_text(CONFIG)
+    code, said = batch(source, target, "--model", model, "--limit=3")
+    assert (code, "3 rows" in said) == (0, True)
     assert values(target) == {0: 0, 1: 2, 2: 4}
     assert not (tmp_path / "out.jsonl.errors.jsonl").exists()
 

@@ -59,7 +59,7 @@ def run_batch(words: Sequence[str], environment: Mapping[str, str]) -> int:
         with logging_to(job.settings):
             return trio.run(_run_job, job)
     except (StartError, ServerError, UnusableState, ModelUnavailable, OSError) as error:
-        _say(str(error))
+        _say(_text(error))
         return CANNOT_RUN
 
 
@@ -84,7 +84,7 @@ async def _run_job(job: BatchJob) -> int:
 def _state(job: BatchJob, states: States) -> State:
     """Where to begin. Raises UnusableState, ServerError, OSError."""
     if job.flags.restart:
-        job.output.remove()
+        states.write(State(job.identity))  # before anything of the output goes
         return State(job.identity)
     state = states.read()
     if state is None:
@@ -98,6 +98,12 @@ def _state(job: BatchJob, states: States) -> State:
 
 def _exit_code(state: State) -> int:
     return ROWS_FAILED if state.failed else 0
+
+
+def _text(error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    return f"{error.filename or 'the output'}: {error.strerror or error}"
 
 
 def _say(text: str) -> None:
@@ -158,6 +164,7 @@ def _settings(model: str, values: dict[str, Any]) -> tuple[Settings, str]:
         "allow_grpc": False,
         "allow_metrics": False,
         "exit_on_error": False,  # there is one model; `serving` looks at it
+        "exit_timeout_secs": 1,  # what runs has had its time before
         "model_control_mode": "explicit",
         **values,
     }

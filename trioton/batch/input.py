@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from actors.jobs.data.places import InputFile
 from actors.jobs.data.reader import InputReader
-from protocol.errors import ServerError
+from protocol.errors import Internal, ServerError, text_of
 from protocol.http.codec.job_rows import RowDecoder
 from protocol.jobs.rows import InputRow
 from protocol.jobs.source import DataFormat, Position
@@ -116,6 +116,8 @@ class Input:
             custom_id = named or custom_id
         except ServerError as error:
             request = error.with_traceback(None)
+        except Exception as error:  # a defect costs its row
+            request = Internal(f"internal error: {text_of(error)}")
         return RequestRow(found.index, custom_id, request, found.end)
 
     def _note(self, row: InputRow) -> None:

@@ -74,19 +74,12 @@ class OutputPlace:
                 f"'{found[0]}' is there already, and no state of a run that could go on; --restart removes it"
             )
 
-    def remove(self) -> None:
-        """Remove results and errors of an earlier run. In a bucket they are overwritten, as far as they have the same
-        names. Raises OSError."""
-        if not isinstance(self.place, Path):
-            return
-        for path in [self.place] if self.is_file else parts_from(self.place, 0):
-            path.unlink(missing_ok=True)
-
     @contextmanager
     def results(
         self, state: State, environment: Mapping[str, str], *, is_batched: bool
     ) -> Iterator[LinesOutput | FolderOutput]:
-        """Ready to go on where the state says. Raises UnusableState, ServerError, OSError."""
+        """Ready to go on where the state says; what is there beyond that is removed, but in a bucket, where only what
+        has the same name is overwritten. Raises UnusableState, ServerError, OSError."""
         if self.is_file:
             assert isinstance(self.place, Path)
             lines = LinesOutput(self.place, self.place.with_name(f"{self.place.name}.errors.jsonl"))

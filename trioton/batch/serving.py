@@ -6,6 +6,7 @@ SIGINT and SIGTERM end the run in order, with a checkpoint; a second one ends th
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import trio
@@ -100,10 +101,8 @@ class Serving:
             raise StartError(f"model '{name}' cannot be run: {reasons[0] if reasons else error}") from None
 
     async def _serve(self, *, task_status: trio.TaskStatus[None]) -> None:
-        try:
+        with suppress(ExitTimeoutExpired):  # the model hangs; what there is of results is written
             await self._server.run(task_status=task_status)
-        except ExitTimeoutExpired:  # the model hangs; what there is of results is written
-            end_process(128 + self.signal if self.signal else 1)
 
     async def _stop_on_signals(self, signals: AsyncIterator[int]) -> None:
         self.signal = await anext(signals)
