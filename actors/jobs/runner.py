@@ -197,18 +197,19 @@ class JobRunner:
         for outcome in ending:
             nursery.start_soon(self._finish, outcome)
         left: deque[Claim] = deque()
-        rooms: dict[str, int] = {}
+        rooms: dict[tuple[str, str], int] = {}
         now = self._now()
         for claim in self._held:
             if claim.deadline <= now:
                 nursery.start_soon(self._finish, _outcome(claim, JobState.EXPIRED))
                 continue
             lane = self._lane(claim.model)
-            if claim.model not in rooms:
-                rooms[claim.model] = lane.room(self._executor.load_of(claim.model), now)
+            place = claim.model, claim.kind
+            if place not in rooms:
+                rooms[place] = lane.room(self._executor_of(claim).load_of(claim.model), now)
             fits = not self._bytes or self._bytes + claim.byte_size <= MAX_REQUEST_BYTES
-            if rooms[claim.model] > 0 and fits:
-                rooms[claim.model] -= 1
+            if rooms[place] > 0 and fits:
+                rooms[place] -= 1
                 lane.in_flight += 1
                 self._bytes += claim.byte_size
                 deadline = trio.current_time() + max(claim.deadline - now, 0.0)
@@ -218,6 +219,9 @@ class JobRunner:
             else:
                 left.append(claim)
         self._held = left
+
+    def _executor_of(self, claim: Claim) -> JobExecutor:
+        return self._executors.get(claim.kind, self._executor)
 
     def _lane(self, model: str) -> Lane:
         lane = self._lanes.get(model)
@@ -260,8 +264,7 @@ class JobRunner:
 
         try:
             request = await self._store.request(claim)
-            executor = self._executors.get(claim.kind, self._executor)
-            result = await executor.run(claim.owner, request, partial)
+            result = await self._executor_of(claim).run(claim.owner, request, partial)
         except Unavailable as error:
             if self._is_stopped:
                 return _given_back(claim)
