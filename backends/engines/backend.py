@@ -433,6 +433,8 @@ class EngineBackend(Backend):
 
     async def attend(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Take the engine's steps, until the worker has ended; an engine that sleeps may have none."""
+        generations = self._generations
+        assert generations is not None
         self._sleep.tell(task_status)
         if self._worker is None:
             self._sleep.started()
@@ -440,14 +442,13 @@ class EngineBackend(Backend):
             worker = self._worker
             if worker is None:
                 await self._sleep.wait_woken()
-            elif not await self._sleep.attend(worker.link):
+            elif not await self._sleep.attend(functools.partial(worker.attend, generations.step_owed_for)):
                 if not self._sleep.is_settled:
                     break
                 await self._lose(worker)
-        end = await worker.link.end_text(worker.link.channel.problem)
+        end = await worker.link.end_text(worker.problem)
         self._death = f"model instance '{self.spec.name}' died: its {worker.link.runner.noun} {end}"
-        if self._generations is not None:
-            self._generations.end(InstanceDied(self._death))
+        generations.end(InstanceDied(self._death))
         self._has_died.set()
 
     async def _lose(self, worker: EngineWorker) -> None:

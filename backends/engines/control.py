@@ -7,6 +7,7 @@ behind.
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import trio
@@ -29,9 +30,10 @@ class Controlled(Head):
 class _Asked:
     """A question without an answer."""
 
-    __slots__ = ("answer", "is_over")
+    __slots__ = ("answer", "at", "is_over")
 
     def __init__(self) -> None:
+        self.at = trio.current_time()
         self.is_over = trio.Event()
         self.answer: Controlled | None = None
 
@@ -58,6 +60,12 @@ class WorkerControl:
         if asked.answer is None:
             raise WorkerGone(self._link.channel.problem)
         return asked.answer
+
+    @property
+    def owed_for(self) -> float:
+        """For how many seconds the worker has owed an answer to somebody who waits for it; 0 where it owes none."""
+        first = min((asked.at for asked in self._asked.values()), default=math.inf)
+        return max(trio.current_time() - first, 0.0)
 
     def _take(self, frame: Frame) -> None:
         answer = decode_head(frame, Controlled)

@@ -86,6 +86,7 @@ class Generations:
         self._unsent: list[Running] = []  # admitted, when the worker had ended
         self._last = 0
         self._sending = 0  # tasks
+        self._stepped = 0.0  # when the engine has ended a step, or was given something to do
         self._awaiting: set[trio.Event] = set()  # of those who wait for a change
 
     @property
@@ -172,6 +173,8 @@ class Generations:
             return
         while (running := self._admission.next()) is not None:
             generation, running.timing.submitted = running.generation, self._clock()
+            if not self._by_sequence:
+                self._stepped = running.timing.submitted
             self._by_sequence[generation.sequence] = running
             if generation.adapter:
                 self._metrics.adapters.submit(generation.adapter)
@@ -219,7 +222,12 @@ class Generations:
     def step(self, events: Sequence[Event], stats: Stats) -> None:
         """What a step of the engine has brought."""
         assert self._slices is not None
-        self._slices.put(events, stats, self._clock())
+        self._stepped = now = self._clock()
+        self._slices.put(events, stats, now)
+
+    def step_owed_for(self) -> float:
+        """For how many seconds the engine has been at its present step; 0 while it has no generation."""
+        return self._clock() - self._stepped if self._by_sequence else 0.0
 
     def _take_event(self, event: Event, now: float) -> None:
         running = self._by_sequence.get(event.sequence)

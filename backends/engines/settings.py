@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,10 @@ ENGINE_ARGUMENTS, ADAPTERS = "model.json", "multi_lora.json"
 # Requests that may wait for an engine, and their tokens, where the configuration does not say.
 DEFAULT_QUEUED_REQUESTS = 4096
 DEFAULT_QUEUED_TOKENS = 1 << 22
+
+# The parameter for the seconds that a step may take, until its engine is taken for hung and started anew; 0 for ever.
+STEP_TIMEOUT = "step_timeout_seconds"
+DEFAULT_STEP_TIMEOUT = 600.0
 
 _LIMITS = {
     "max_inflight_requests": 0,
@@ -41,6 +46,7 @@ _OF_SERVER = frozenset(
         ),
         *("model", "max_model_len", "disable_log_stats", "memory_bytes"),
         *_LIMITS,
+        STEP_TIMEOUT,
     }
 )
 
@@ -56,6 +62,7 @@ class EngineSettings:
     context_length: int
     limits: AdmissionLimits
     tokenizer: str = ""
+    step_timeout: float = 0.0
 
     @classmethod
     def of(cls, source: ModelSource) -> EngineSettings:
@@ -79,6 +86,7 @@ class EngineSettings:
             _number(given.get("max_model_len", 0), f"{place}: max_model_len"),
             AdmissionLimits(*limits.values()),
             str(given.get("tokenizer", "")),
+            _seconds(given.get(STEP_TIMEOUT, DEFAULT_STEP_TIMEOUT), f"{place}: {STEP_TIMEOUT}"),
         )
 
 
@@ -86,6 +94,16 @@ def _number(value: Any, place: str) -> int:
     found = parse_int(str(value), place=place)
     if found < 0:
         raise InvalidArgument(f"{place} must be at least 0, got {found}")
+    return found
+
+
+def _seconds(value: Any, place: str) -> float:
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = -1.0
+    if not 0 <= found < math.inf:
+        raise InvalidArgument(f"{place} must be a number of seconds, 0 or more, got {value!r}")
     return found
 
 

@@ -8,14 +8,19 @@ under way.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVarTuple
+from typing import Protocol, TypeVarTuple
 
 import trio
 
-from backends.python.workers.link import WorkerLink
 from protocol.errors import Unavailable
 
 Ts = TypeVarTuple("Ts")
+
+
+class Attend(Protocol):
+    """Attends to a worker until it has ended."""
+
+    async def __call__(self, *, task_status: trio.TaskStatus[None]) -> None: ...
 
 
 class EngineSleep:
@@ -55,19 +60,19 @@ class EngineSleep:
         """Of the task, when it attends to its first worker."""
         self._first = task_status
 
-    async def attend(self, link: WorkerLink) -> bool:
+    async def attend(self, attend: Attend) -> bool:
         """Attend to a worker; False if it has ended by itself."""
         self._unattended = trio.Event()
         try:
             with trio.CancelScope() as self._attention:
-                await link.attend(task_status=self)
+                await attend(task_status=self)
             return self._attention.cancelled_caught
         finally:
             self._attention = None
             self._unattended.set()
 
     def started(self, value: None = None) -> None:
-        """As a task status, of a link: its worker is attended to."""
+        """As a task status: the worker is attended to."""
         self._attended.set()
         if self._first is not None:
             first, self._first = self._first, None

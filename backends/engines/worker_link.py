@@ -6,6 +6,7 @@ cancelled start leaves nothing behind.
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +17,8 @@ import trio
 
 from backends.affinity import bound_children
 from backends.engines.control import Controlled, WorkerControl
-from backends.engines.settings import EngineSettings
+from backends.engines.hang_watch import HangWatch
+from backends.engines.settings import STEP_TIMEOUT, EngineSettings
 from backends.engines.worker.trioton_engine.engine import EngineInfo, Event, Generation, Stats
 from backends.engines.worker.trioton_engine.frames import (
     ABORT,
@@ -42,6 +44,8 @@ from backends.python.workers.readiness import Readiness
 from protocol.errors import Internal, InvalidArgument, Unavailable
 from repository.model_config import InstanceKind
 
+logger = logging.getLogger("trioton.backends.engines")
+
 MAIN = Path(__file__).parent / "worker" / "main.py"
 
 
@@ -58,20 +62,26 @@ class _Described(msgspec.Struct):
 
 
 class EngineWorker:
-    """`stepped` gets what each step has brought; it must not raise.
+    """`stepped` gets what each step has brought; it must not raise. `step_timeout` is after how many seconds without a
+    step or an answer that it owes the worker is killed; 0 for never.
 
     Attributes:
         info: what the engine says of itself.
         stats: its load, as it was told last.
         adapters: the paths of those that it has, by name.
+        problem: why the server has killed it; empty where it has not.
     """
 
-    def __init__(self, link: WorkerLink, stepped: Callable[[Sequence[Event], Stats], None]) -> None:
+    def __init__(
+        self, link: WorkerLink, stepped: Callable[[Sequence[Event], Stats], None], step_timeout: float = 0.0
+    ) -> None:
         self.link = link
         self.info = EngineInfo()
         self.stats = Stats()
         self.adapters: dict[str, str] = {}
         self.readiness = Readiness(link)
+        self.problem = ""
+        self._step_timeout = step_timeout
         self._stepped = stepped
         self._control = WorkerControl(link)
         link.handlers[STEP] = self._take_step
@@ -93,7 +103,7 @@ class EngineWorker:
         source = spec.source
         environment = await trio.to_thread.run_sync(find_environment, source, abandon_on_cancel=True)
         link = _launch(spec, environment)
-        worker = cls(link, stepped)
+        worker = cls(link, stepped, settings.step_timeout)
         try:
             done = await begin(source, link, INITIALIZE, _load_head(spec, engine, settings), doing="load")
             worker._note_engine(done)
@@ -104,6 +114,29 @@ class EngineWorker:
             await link.close()
             raise
         return worker
+
+    async def attend(
+        self, step_owed_for: Callable[[], float], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Take frames until the worker has ended; one that hangs is killed. `step_owed_for` tells for how many seconds
+        its present step has lasted, 0 where it has no generation."""
+        async with trio.open_nursery() as nursery:
+            if self._step_timeout:
+                nursery.start_soon(self._end_hung, step_owed_for)
+            await self.link.attend(task_status=task_status)
+            nursery.cancel_scope.cancel()
+        if not self.problem:
+            self.problem = self.link.channel.problem
+
+    async def _end_hung(self, step_owed_for: Callable[[], float]) -> None:
+        def owed_for() -> float:
+            return max(step_owed_for(), self.readiness.owed_for, self._control.owed_for)
+
+        await HangWatch(self._step_timeout, owed_for).wait_hung()
+        waited = f"its engine has not ended a step, or not answered, for {self._step_timeout:g} s"
+        self.problem = f"{waited} (parameter {STEP_TIMEOUT})"
+        logger.error("%s: its worker is killed: %s", self.link.name, self.problem)
+        self.link.runner.kill()
 
     def submit(self, generation: Generation) -> None:
         """Raises WorkerGone."""

@@ -23,6 +23,7 @@ class Readiness:
     def __init__(self, link: WorkerLink) -> None:
         self._link = link
         self._asked: trio.Event | None = None
+        self._asked_at = 0.0
         self._last: CheckedHead | None = None
         self._has_ended = False
         link.handlers[CHECKED] = self._checked
@@ -35,7 +36,7 @@ class Readiness:
             return False
         is_first = self._asked is None
         if self._asked is None:
-            self._asked = trio.Event()
+            self._asked, self._asked_at = trio.Event(), trio.current_time()
             self._link.channel.post(encode(CHECK, {}))
         with trio.move_on_after(CHECK_SECONDS) as waiting:
             await self._asked.wait()
@@ -50,6 +51,11 @@ class Readiness:
         elif not head.ready:
             self._log(f"Model '{self._link.name}' is not ready (user-defined check failed).")
         return head.ready and not head.error
+
+    @property
+    def owed_for(self) -> float:
+        """For how many seconds the model has not answered; 0 where it was not asked."""
+        return 0.0 if self._asked is None else trio.current_time() - self._asked_at
 
     def _log(self, text: str) -> None:
         logger.warning("%s: %s", self._link.name, text)

@@ -230,6 +230,16 @@ async def test_a_worker_that_ends_while_it_loads_one(tmp_path: Path) -> None:
         assert await answers(served, "x") == {rotated(1)}
 
 
+async def test_an_engine_that_does_not_come_back_from_it_is_started_anew(tmp_path: Path) -> None:
+    async with served_with(tmp_path, step_timeout_seconds=0.5) as served:
+        endless = str(write_scripted_adapter(tmp_path / "adapters" / "endless", load_seconds=600))
+        with pytest.raises(Unavailable, match="its engine has ended"):
+            await served.core.load_adapter("m", "x", endless)
+        await until(lambda: not served.core.is_model_ready("m"))
+        await served.wait_ready()
+        assert await answers(served, "") == {TEXT}
+
+
 async def test_its_model_is_unloaded_meanwhile(tmp_path: Path) -> None:
     async with served_with(tmp_path) as served:
         core = served.core

@@ -223,6 +223,36 @@ async def test_an_engine_that_breaks_is_started_anew(tmp_path: Path, option: str
         assert await served.text("x", max_tokens=2) == "x"
 
 
+async def test_an_engine_that_hangs_is_started_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What it had fails, and what waits is kept."""
+    bad = token_of(" scheduler")
+    options = {"hang_token": bad, "step_timeout_seconds": 0.5, "max_inflight_requests": 1}
+    async with serve(write_model(tmp_path / "m", "scripted", **SLOWLY, **options)) as served:
+        hung, *kept = await gather(
+            served.responses("The scheduler", **ENDLESS),
+            *(served.text(f"number {number}", max_tokens=4) for number in range(3)),
+        )
+        assert isinstance(hung, Unavailable)
+        assert "was killed by the server, because its engine has not ended a step, or not answered, for 0.5 s" in (
+            hung.message
+        )
+        assert kept == [TOKENIZER.decode(TOKENIZER.encode(f"number {number}")[:4]) for number in range(3)]
+        assert any("parameter step_timeout_seconds" in each.getMessage() for each in caplog.records)
+        await served.wait_free()
+
+
+async def test_an_engine_may_hang_for_ever_if_that_is_wanted(tmp_path: Path) -> None:
+    bad = token_of(" scheduler")
+    options = {"hang_token": bad, "step_timeout_seconds": 0}
+    async with serve(write_model(tmp_path / "m", "scripted", **SLOWLY, **options)) as served:
+        [worker] = children()
+        with trio.move_on_after(1.0) as scope:
+            await served.responses("The scheduler", **ENDLESS)
+        assert scope.cancelled_caught
+        assert children() == [worker]
+        kill_workers([worker])
+
+
 async def test_a_generation_fails_alone(tmp_path: Path) -> None:
     bad = token_of(" scheduler")
     async with serve(write_model(tmp_path / "m", "scripted", fail_token=bad)) as served:

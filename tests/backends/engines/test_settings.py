@@ -35,6 +35,7 @@ def test_without_any(tmp_path: Path) -> None:
     assert found.options == {}
     assert found.context_length == 0
     assert found.limits.queued_requests == 4096
+    assert found.step_timeout == 600
 
 
 def test_the_engine_gets_what_is_not_the_servers(tmp_path: Path) -> None:
@@ -43,6 +44,7 @@ def test_the_engine_gets_what_is_not_the_servers(tmp_path: Path) -> None:
         num_kv_blocks=5,
         max_model_len=100,
         max_queue_requests=3,
+        step_timeout_seconds=1.5,
         tool_call_parser="hermes",
         INFERENCE_PRECISION_HINT="f32",
         openai_text_input="a",
@@ -50,6 +52,7 @@ def test_the_engine_gets_what_is_not_the_servers(tmp_path: Path) -> None:
     )
     assert found.options == {"num_kv_blocks": "5", "INFERENCE_PRECISION_HINT": "f32"}
     assert found.context_length == 100
+    assert found.step_timeout == 1.5
     assert found.limits.queued_requests == 3
 
 
@@ -79,6 +82,10 @@ def test_adapters_are_for_engines_that_are_to_have_them(tmp_path: Path) -> None:
         ({}, {"model": "nowhere"}, "'model' names 'nowhere', which is no folder"),
         ({}, {"max_model_len": "x"}, "max_model_len: failed to convert 'x'"),
         ({}, {"max_queue_requests": "-1"}, "max_queue_requests must be at least 0, got -1"),
+        ({}, {"step_timeout_seconds": "x"}, "step_timeout_seconds must be a number of seconds, 0 or more, got 'x'"),
+        ({}, {"step_timeout_seconds": "-1"}, "0 or more, got '-1'"),
+        ({}, {"step_timeout_seconds": "nan"}, "0 or more, got 'nan'"),
+        ({"model.json": {"step_timeout_seconds": [1]}}, {}, "0 or more, got [1]"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, files: dict[str, Any], values: dict[str, object], text: str) -> None:

@@ -12,6 +12,7 @@ Its options, all of them optional:
     eos_token_id     the token behind an echo
     crash_token      a prompt with this token has the process end at the third step of its generation
     raise_token      the same, by an exception of `step`
+    hang_token       the same, by a step that never ends
     fail_token       a prompt with this token fails, alone
     can_sleep        "true": it sleeps in its process
     adapters         "true": it has adapters, each of which turns the output around
@@ -88,8 +89,8 @@ class ScriptedEngine(Engine):
         self._most = _number(options.pop("max_num_seqs", 256))
         self._blocks = _number(options.pop("cache_blocks", 4096))
         self._eos = _number(options.pop("eos_token_id", 0))
-        self._crash, self._raise, self._fail = (
-            _number(options.pop(f"{what}_token", -1)) for what in ("crash", "raise", "fail")
+        self._crash, self._raise, self._hang, self._fail = (
+            _number(options.pop(f"{what}_token", -1)) for what in ("crash", "raise", "hang", "fail")
         )
         self._most_adapters = _number(options.pop("max_loras", 0))
         options.pop("enable_lora", None)  # the server has looked at it
@@ -191,6 +192,10 @@ class ScriptedEngine(Engine):
             os._exit(3)
         if self._raise in generation.token_ids:
             raise RuntimeError("the script wants the step to fail")
+        if self._hang in generation.token_ids:
+            print("the script wants the step to hang", flush=True)
+            while True:
+                time.sleep(60)
 
     def _cached(self, prompt: tuple[int, ...]) -> int:
         shared = max((_common(prompt, each) for each in self._prompts), default=0)
