@@ -221,7 +221,7 @@ class EngineBackend(Backend):
         parsed: TextRequest,
         arrival: float,
     ) -> None:
-        """As `_begin`, for a long text, or pictures. Cancelled with the instance, which closes the responder."""
+        """As `_begin`, for a long text, or pictures. Cancelled with the worker, it gives the request back."""
         try:
             with self._tokenizing[request]:
                 token_ids = await trio.to_thread.run_sync(self._tokens, parsed, abandon_on_cancel=True)
@@ -234,6 +234,9 @@ class EngineBackend(Backend):
         except Exception as error:
             self._failures.note("backend", error, f"{self._where}: a request could not be read")
             responder.close(Internal(f"{self._where} failed unexpectedly; the server's log has the details"))
+        except trio.Cancelled:
+            responder.close(NotBegun())
+            raise
         finally:
             del self._tokenizing[request]
             if self._generations is not None:

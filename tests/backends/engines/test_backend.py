@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 import pytest
 import trio
 
+from backends.engines import backend
+from backends.engines.backend import EngineBackend
+from backends.engines.tensors.request import TextRequest
 from protocol.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -26,7 +30,7 @@ from protocol.quotas.meters import Rate
 from protocol.quotas.quota import Limit, Quota, Unit
 from tests.backends.engines.models import tiny_tokenizer, write_model
 from tests.backends.engines.serving import gather, kill_workers, outputs, serve
-from tests.backends.python.processes import children
+from tests.backends.python.processes import children, until
 
 pytestmark = pytest.mark.slow
 
@@ -202,6 +206,30 @@ async def test_a_killed_worker_costs_only_what_it_had_begun(tmp_path: Path) -> N
         await served.wait_ready()
         assert await served.text("x", max_tokens=2) == "x"
         await served.wait_free()
+
+
+async def test_what_is_tokenized_when_the_worker_ends_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenize, goes_on, begun = EngineBackend._tokens, threading.Event(), threading.Event()
+
+    def wait_and_tokenize(made: EngineBackend, parsed: TextRequest) -> list[int]:
+        begun.set()
+        goes_on.wait()
+        return tokenize(made, parsed)
+
+    monkeypatch.setattr(backend, "INLINE_CHARACTERS", 3)  # in a thread
+    monkeypatch.setattr(EngineBackend, "_tokens", wait_and_tokenize)
+    found: list[str] = []
+
+    async def ask() -> None:
+        found.append(await served.text(TEXT))
+
+    async with serve(write_model(tmp_path / "m", "scripted")) as served, trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await until(begun.is_set)
+        kill_workers(children())
+        await until(lambda: not served.core.is_model_ready("m"))
+        goes_on.set()
+    assert found == [TEXT]
 
 
 @pytest.mark.parametrize(
