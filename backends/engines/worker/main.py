@@ -25,3 +25,5 @@ elif __name__ == "__mp_main__":  # a process that the engine has started by `mul
     from trioton_worker.lifeline import die_with_parent  # type: ignore[import-not-found]  # on the path as above
 
     die_with_parent()
+    if os.getppid() == 1:  # which has ended before that
+        os._exit(1)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from tests.backends.engines.conformance.engines import ADAPTERS, ENGINES, EngineCase, weights
+from tests.backends.engines.conformance.test_conformance import parent_of
 from tests.backends.engines.models import GREEDY, tiny_tokenizer, write_adapter
 from tests.e2e.engine_calls import events, generate, load, url
 from tests.e2e.server_process import ServerProcess, eventually, is_running
@@ -33,6 +34,8 @@ pytestmark = [
 UNREADABLE = {"json": {"type": "object", "patternProperties": {"[": {}}}}
 PROMPT: str = GREEDY[0]["prompt"]
 RESTART_SECONDS = 240.0
+# No processor runs the Python of one of vLLM's steps in less.
+LEAST_STEP_SECONDS = 0.0001
 
 
 @pytest.fixture(scope="module")
@@ -137,15 +140,17 @@ def test_priorities_reach_the_engine(server: ServerProcess) -> None:
 
 
 def test_the_time_in_vllms_queue_is_no_time_of_computing(server: ServerProcess) -> None:
-    """Two wait until the other two have ended; of its own queue the server has none."""
+    """Two wait there for the whole generations of the other two; of its own queue the server has none."""
     before = load(server, "tiny")
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: ask(server, max_tokens=300, ignore_eos=True), range(4)))
     after = load(server, "tiny")
-    queued, prefill = (
-        after[name] - before[name] for name in ("request_queue_time_seconds_sum", "request_prefill_time_seconds_sum")
+    queued, prefill, decode, all_of_it = (
+        after[f"{name}_seconds_sum"] - before[f"{name}_seconds_sum"]
+        for name in ("request_queue_time", "request_prefill_time", "request_decode_time", "e2e_request_latency")
     )
-    assert queued > prefill
+    assert queued > 600 * LEAST_STEP_SECONDS
+    assert queued + prefill + decode <= all_of_it + 0.001, "no moment counts twice"
 
 
 @pytest.mark.parametrize(
@@ -185,6 +190,23 @@ def test_it_also_ends_while_nothing_runs(server: ServerProcess) -> None:
     os.kill(engine_of(before), signal.SIGKILL)
     assert eventually(lambda: not any(map(is_running, before)))
     assert ask(server, RESTART_SECONDS)["text_output"] == GREEDY[0]["text"]
+
+
+@pytest.mark.parametrize("killed", ["worker", "server"])
+def test_what_vllm_has_started_ends_with_who_is_killed_meanwhile(tmp_path: Path, run_folder: Path, killed: str) -> None:
+    """While vLLM starts: its engine's process is there, and has not begun to say so."""
+    VLLM.write(tmp_path / "models" / "tiny", run_folder)
+    with ServerProcess(repository=tmp_path / "models") as server:
+        processes: set[int] = set()
+
+        def has_begun() -> bool:
+            processes.update(server.workers())
+            return len(processes) > 2  # the worker, a helper of `multiprocessing`'s, and the engine
+
+        assert eventually(has_begun)
+        [worker] = [pid for pid in processes if parent_of(pid) == server.pid]
+        os.kill(worker if killed == "worker" else server.pid, signal.SIGKILL)
+        assert eventually(lambda: not any(map(is_running, processes)))
 
 
 def test_it_sleeps_without_its_process_where_vllm_cannot(server: ServerProcess) -> None:

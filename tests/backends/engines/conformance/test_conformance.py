@@ -268,7 +268,8 @@ def test_many_in_flight_of_whom_some_leave(served: Served) -> None:
 
 def test_a_worker_that_is_killed_in_the_middle_of_a_stream(served: Served) -> None:
     server = served.server
-    before = server.workers()
+    worker = worker_of(served)
+    before = {worker, *children_of(worker)}
     beside = threading.Event()
 
     def ask_beside() -> bool:
@@ -285,7 +286,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_stream(served: Served) -> No
             with httpx.stream("POST", url(server, MODEL, "generate_stream"), json=asked, timeout=60) as response:
                 stream = events(response)
                 assert "text_output" in next(stream)
-                os.kill(worker_of(served), signal.SIGKILL)
+                os.kill(worker, signal.SIGKILL)
                 *_, last = stream
             assert f"model instance '{MODEL}_0' died: its worker process was killed by SIGKILL" in last["error"]
             again = httpx.post(url(server, MODEL, "generate"), json=body(PROMPT), timeout=RESTART_SECONDS)
@@ -295,8 +296,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_stream(served: Served) -> No
             beside.set()
         assert others.result()
     assert is_left_by_all(served)
-    # Fewer where the worker had started one for structures.
-    assert eventually(lambda: len(server.workers()) <= len(before)), "what the worker had started is gone with it"
+    assert eventually(lambda: not any(map(is_running, before))), "what the worker had started is gone with it"
 
 
 def worker_of(served: Served) -> int:
@@ -304,6 +304,12 @@ def worker_of(served: Served) -> int:
     found = [pid for pid in served.server.workers() if MARK in Path(f"/proc/{pid}/environ").read_bytes()]
     [worker] = [pid for pid in found if parent_of(pid) == served.server.pid]
     return worker
+
+
+def children_of(pid: int) -> set[int]:
+    """What a process has started, and what that has, and so on."""
+    found = {int(each) for path in Path(f"/proc/{pid}/task").glob("*/children") for each in path.read_text().split()}
+    return found.union(*map(children_of, found))
 
 
 def parent_of(pid: int) -> int:
