@@ -168,6 +168,8 @@ KINDS: dict[str, type[ServerError]] = {
 # Characters of a foreign exception's text, and of a name that a client gave.
 _LONGEST_TEXT = 1 << 16
 _LONGEST_NAME = 200
+# Members of a client's value.
+_MOST_SHOWN = 8
 
 
 def text_of(error: BaseException) -> str:
@@ -184,6 +186,17 @@ def text_of(error: BaseException) -> str:
 def shown_name(name: str) -> str:
     """A model's name as a client gave it, for a text: cut where no model can have it."""
     return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+
+
+def shown_value(value: object, most: int = 40) -> str:
+    """A value of a client's JSON, for a text: so many characters, or its size where it is large or nests."""
+    if isinstance(value, str):
+        return repr(value[:most])[:most]
+    if isinstance(value, list | dict):
+        parts = value.values() if isinstance(value, dict) else value
+        if len(value) > _MOST_SHOWN or any(isinstance(part, list | dict) for part in parts):
+            return f"an object with {len(value)} members" if isinstance(value, dict) else f"a list of {len(value)}"
+    return repr(value)[:most]
 
 
 def told(error: ServerError) -> None:

@@ -10,11 +10,18 @@ from contextlib import closing
 
 import pytest
 
+from protocol.http.app import HttpApp
+from protocol.http.settings import HttpSettings, OpenAISettings
+from protocol.text.model import TextModel
 from tests.attack import codecs, fuzz, load, soak, texts
 from tests.attack.faults import FAULTS
 from tests.attack.sockets import Broken, attacks, check_http1, check_http2
 from tests.attack.sums import make_sums
 from tests.attack.text_inputs import BODIES
+from tests.protocol.http.asgi import call
+from tests.protocol.http.fake_services import make_services
+from tests.protocol.http.openai.handlers.scripted_core import TEMPLATE, ScriptedCore
+from tests.protocol.http.openai.words import word_tokenizer
 
 INPUTS = int(os.environ.get("TRIOTON_FUZZ_EXAMPLES", "200"))
 
@@ -44,10 +51,21 @@ def test_a_server_survives_connections_that_send_what_they_like() -> None:
 
 @pytest.mark.e2e
 def test_the_openai_interface_survives_bodies_and_bombs() -> None:
-    result = texts.attack(INPUTS // 10, seed=7)
+    result = texts.attack(INPUTS // 10, seed=7, hostile=INPUTS // 2)
     assert not result.failures, result.failures[0]
     assert result.is_clean, result.log
     assert {path for path, _ in result.statuses} >= set(BODIES)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_no_hostile_value_is_a_defect_of_the_edge(strict: bool) -> None:
+    """Nor is one answered by all of itself."""
+    text = TextModel("m", 1, tokenizer=word_tokenizer(), chat_template=TEMPLATE, tool_parser="hermes")
+    app = HttpApp(make_services(ScriptedCore(texts=(text,))), HttpSettings(openai=OpenAISettings(strict=strict)))
+    for each in texts.sampled(INPUTS, seed=7):
+        answer = await call(app, "POST", each.path, each.body("m"))
+        assert answer.status < 500, each.name
+        assert answer.status == 200 or len(answer.body) < 1 << 18, each.name
 
 
 @pytest.mark.parametrize(

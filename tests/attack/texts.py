@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.attack.hostile import Hostile, hostile_bodies
 from tests.attack.text_inputs import BODIES, bombs, text_body
 from tests.backends.engines.models import write_model
 from tests.e2e.engine_calls import is_free
@@ -31,6 +32,8 @@ FLAGS = (
     "--openai-allowed-media-domains=127.0.0.1:1",  # where nobody listens
 )
 _MOST_FAILURES = 20
+# Bytes of an error's answer: it does not say all of the request again.
+_LONGEST_ERROR = 1 << 16
 # The last events of streams.
 _ENDS = ("[DONE]", "response.completed", "response.incomplete", "response.failed", "message_stop", "error")
 
@@ -84,6 +87,8 @@ def check(path: str, status: int, kind: str, data: bytes) -> None:
         return
     if path.endswith("lora_adapter") and status == 200:
         return
+    if status != 200 and len(data) > _LONGEST_ERROR:
+        raise Broken(f"an error of {len(data)} bytes")
     found = json.loads(data)
     if status != 200 and not (isinstance(found.get("error"), dict) and found["error"].get("message")):
         raise Broken("an error without a message")
@@ -132,8 +137,16 @@ class _Beside:
                 return
 
 
-def attack(inputs: int, seed: int, paths: Sequence[str] = (), *, with_bombs: bool = True, threads: int = 3) -> Result:
-    """`inputs` bodies for each path, and every bomb once."""
+def attack(
+    inputs: int,
+    seed: int,
+    paths: Sequence[str] = (),
+    *,
+    hostile: int = 0,
+    with_bombs: bool = True,
+    threads: int = 3,
+) -> Result:
+    """`inputs` bodies for each path, so many of those with a hostile value, and every bomb once."""
     result = Result()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -144,6 +157,8 @@ def attack(inputs: int, seed: int, paths: Sequence[str] = (), *, with_bombs: boo
         with _Beside(addresses[0], result):
             for path in paths or BODIES:
                 _share(addresses, path, inputs, seed, threads, result)
+            for each in sampled(hostile, seed):
+                _attack(addresses[0], each.path, each.body(), b"", each.name, result)
             if with_bombs:
                 for name, (path, body, headers) in bombs().items():
                     _attack(addresses[1], path, body, headers, name, result)
@@ -152,6 +167,12 @@ def attack(inputs: int, seed: int, paths: Sequence[str] = (), *, with_bombs: boo
         result.exit_code = server.wait()
         result.log = server.log
     return result
+
+
+def sampled(number: int, seed: int) -> list[Hostile]:
+    """So many hostile bodies, or all that there are."""
+    bodies = list(hostile_bodies())
+    return random.Random(seed).sample(bodies, min(number, len(bodies)))
 
 
 def _share(addresses: Sequence[str], path: str, inputs: int, seed: int, threads: int, result: Result) -> None:
@@ -186,8 +207,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=[], choices=list(BODIES))
     parser.add_argument("--no-bombs", action="store_true")
+    parser.add_argument("--hostile", type=int, default=0, help="bodies with a hostile value; there are some 4000")
     given = parser.parse_args(arguments)
-    result = attack(given.inputs, given.seed, given.only, with_bombs=not given.no_bombs)
+    result = attack(given.inputs, given.seed, given.only, hostile=given.hostile, with_bombs=not given.no_bombs)
     print(dict(result.statuses), f"slowest beside {result.slowest:.3f} s, free: {result.is_free}")
     for failure in result.failures:
         print("FAILURE:", failure)

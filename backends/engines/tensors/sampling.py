@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from backends.engines.worker.trioton_engine.engine import EngineInfo, Sampling, Structure
-from protocol.errors import InvalidArgument
+from protocol.errors import InvalidArgument, shown_name
 
 _INT32 = 1 << 31
 Count = Annotated[int, Meta(ge=0, lt=_INT32)]
@@ -158,9 +158,9 @@ def _structure(fields: SamplingFields, where: str) -> Structure | None:
     if not isinstance(given, dict):
         raise InvalidArgument(f"{place} must be a JSON object")
     asked = {name: value for name, value in given.items() if value is not None and value is not False}
-    unknown = sorted(asked.keys() - set(STRUCTURES))
-    if unknown:
-        raise InvalidArgument(f"{place}: {unknown[0]} is not supported; known are {', '.join(STRUCTURES)}")
+    if unknown := asked.keys() - set(STRUCTURES):
+        name = shown_name(min(unknown))
+        raise InvalidArgument(f"{place}: {name} is not supported; known are {', '.join(STRUCTURES)}")
     if len(asked) != 1:
         raise InvalidArgument(f"{place} must have one of {', '.join(STRUCTURES)}, got {sorted(asked)}")
     [(kind, value)] = asked.items()

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from protocol.errors import Unsupported
+from protocol.errors import Unsupported, shown_value
 from protocol.http.openai.codec.images import Picture, is_picture
 from protocol.http.openai.errors import FieldError
 from protocol.messages import Tensor
@@ -206,7 +206,7 @@ def _message(
     role = message.get("role")
     if role not in _ROLES:
         raise FieldError(
-            f"'messages[{place}].role': expected one of {', '.join(_ROLES)}, got {role!r:.40}",
+            f"'messages[{place}].role': expected one of {', '.join(_ROLES)}, got {shown_value(role)}",
             f"messages[{place}].role",
         )
     read = dict(message)
@@ -225,7 +225,7 @@ def _message(
         read["content"] = [] if wants_parts else ""
     else:
         raise FieldError(
-            f"'messages[{place}].content': expected a text or a list of parts, got {content!r:.40}",
+            f"'messages[{place}].content': expected a text or a list of parts, got {shown_value(content)}",
             f"messages[{place}].content",
         )
     if (calls := message.get("tool_calls")) is not None:
@@ -250,7 +250,8 @@ def _part(part: Any, place: int) -> str:
     field = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
     text = part.get(field) if field is not None else None
     if field is None:
-        raise FieldError(f"only text message is supported, but got {kind}", f"messages[{place}].content")
+        shown = kind[:80] if isinstance(kind, str) else shown_value(kind)
+        raise FieldError(f"only text message is supported, but got {shown}", f"messages[{place}].content")
     if not isinstance(text, str):
         raise FieldError(
             f"'messages[{place}].content': a part of type '{kind}' has no text '{field}'", f"messages[{place}].content"
@@ -282,4 +283,6 @@ def call_arguments(arguments: Any, param: str) -> Any:
     try:
         return msgspec.json.decode(arguments) if arguments.strip() else {}
     except (ValueError, RecursionError):
-        raise FieldError(f"'{param}': the arguments of a call are not JSON: {arguments!r:.80}", param) from None
+        raise FieldError(
+            f"'{param}': the arguments of a call are not JSON: {shown_value(arguments, 80)}", param
+        ) from None

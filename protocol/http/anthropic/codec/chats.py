@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from protocol.errors import shown_value
 from protocol.http.anthropic.codec.messages import chat_messages
 from protocol.http.anthropic.codec.requests import MessageFields, MessagesRequest, Tool
 from protocol.http.openai.codec.requests import ChatRequest
@@ -126,7 +127,9 @@ def _format(form: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
     where = "output_config.format"
     if form.get("type") != "json_schema":
-        raise FieldError(f"'{where}.type': expected 'json_schema', got {form.get('type')!r:.40}", f"{where}.type")
+        raise FieldError(
+            f"'{where}.type': expected 'json_schema', got {shown_value(form.get('type'))}", f"{where}.type"
+        )
     if not isinstance(form.get("schema"), dict):
         raise FieldError(f"'{where}.schema': expected an object, a JSON schema", f"{where}.schema")
     return {"type": "json_schema", "json_schema": {"name": "output", "schema": form["schema"]}}

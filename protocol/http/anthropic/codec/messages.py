@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from protocol.errors import shown_value
 from protocol.http.openai.codec.images import Picture, url_picture
 from protocol.http.openai.errors import FieldError
 
@@ -34,7 +35,9 @@ def chat_messages(system: str | Sequence[_Block] | None, messages: Sequence[_Blo
         where = f"messages[{place}]"
         role = message.get("role")
         if role not in _ROLES:
-            raise FieldError(f"'{where}.role': expected one of {', '.join(_ROLES)}, got {role!r:.40}", f"{where}.role")
+            raise FieldError(
+                f"'{where}.role': expected one of {', '.join(_ROLES)}, got {shown_value(role)}", f"{where}.role"
+            )
         content = message.get("content")
         if role == "assistant":
             _add(made, _assistant(content, f"{where}.content"))
@@ -73,12 +76,12 @@ def _blocks(content: Any, known: Sequence[str], where: str) -> Sequence[_Block]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     if not isinstance(content, list):
-        raise FieldError(f"'{where}': expected a text or a list of content blocks, got {content!r:.40}", where)
+        raise FieldError(f"'{where}': expected a text or a list of content blocks, got {shown_value(content)}", where)
     for place, block in enumerate(content):
         kind = block.get("type") if isinstance(block, dict) else None
         if kind not in known:
             raise FieldError(
-                f"'{where}[{place}].type': expected {' or '.join(known)} here, got {kind!r:.80}",
+                f"'{where}[{place}].type': expected {' or '.join(known)} here, got {shown_value(kind, 80)}",
                 f"{where}[{place}].type",
                 "unsupported_parameter",
             )
@@ -103,11 +106,13 @@ def _image(block: _Block, where: str) -> Picture:
         return url_picture(_string(source, "url", where), f"{where}.url")
     if kind != "base64":
         raise FieldError(
-            f"'{where}.type': expected 'base64' or 'url', got {kind!r:.40}", f"{where}.type", "unsupported_parameter"
+            f"'{where}.type': expected 'base64' or 'url', got {shown_value(kind)}",
+            f"{where}.type",
+            "unsupported_parameter",
         )
     if (media_type := source.get("media_type")) not in _MEDIA_TYPES:
         raise FieldError(
-            f"'{where}.media_type': expected one of {', '.join(_MEDIA_TYPES)}, got {media_type!r:.40}",
+            f"'{where}.media_type': expected one of {', '.join(_MEDIA_TYPES)}, got {shown_value(media_type)}",
             f"{where}.media_type",
         )
     return Picture(f"{where}.data", base64=_string(source, "data", where))
@@ -176,7 +181,7 @@ def _assistant(content: Any, where: str) -> dict[str, Any]:
 def _call(block: _Block, where: str) -> dict[str, Any]:
     arguments = block.get("input")
     if not isinstance(arguments, dict):
-        raise FieldError(f"'{where}.input': expected an object, got {arguments!r:.40}", f"{where}.input")
+        raise FieldError(f"'{where}.input': expected an object, got {shown_value(arguments)}", f"{where}.input")
     function = {"name": _string(block, "name", where), "arguments": arguments}
     return {"id": _string(block, "id", where), "type": "function", "function": function}
 
@@ -184,5 +189,5 @@ def _call(block: _Block, where: str) -> dict[str, Any]:
 def _string(block: _Block, name: str, where: str) -> str:
     value = block.get(name)
     if not isinstance(value, str):
-        raise FieldError(f"'{where}.{name}': expected a text, got {value!r:.40}", f"{where}.{name}")
+        raise FieldError(f"'{where}.{name}': expected a text, got {shown_value(value)}", f"{where}.{name}")
     return value

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from protocol.errors import shown_name, shown_value
 from protocol.http.openai.codec.requests import ChatRequest
 from protocol.http.openai.errors import FieldError
 from protocol.text.deltas import ContentDelta, Delta, ToolCallArguments, ToolCallStart
@@ -49,7 +50,7 @@ def plan_tools(request: ChatRequest, text: TextModel) -> ToolPlan:
         kind, name = choice or ("auto" if tools else "none"), ""
     if kind not in ("none", "auto", "required", "named"):
         raise FieldError(
-            f"'tool_choice': expected 'none', 'auto', 'required' or a function, got {kind!r:.40}", "tool_choice"
+            f"'tool_choice': expected 'none', 'auto', 'required' or a function, got {shown_value(kind)}", "tool_choice"
         )
     if not tools:
         if kind in ("required", "named"):
@@ -65,7 +66,7 @@ def plan_tools(request: ChatRequest, text: TextModel) -> ToolPlan:
             "tool_choice",
         )
     if kind == "named" and name not in [each["name"] for each in functions]:
-        raise FieldError(f"Tool '{name}' has not been passed in `tools`.", "tool_choice")
+        raise FieldError(f"Tool '{shown_name(name)}' has not been passed in `tools`.", "tool_choice")
     structure = _STRUCTURES[kind](functions, name) if kind in _STRUCTURES else None
     return ToolPlan(kind, tools, name, structure, is_single=request.parallel_tool_calls is False)
 
@@ -166,7 +167,7 @@ def _function(tool: Mapping[str, Any], place: int) -> Mapping[str, Any]:
     function = tool.get("function")
     if tool.get("type", "function") != "function" or not isinstance(function, dict):
         raise FieldError(
-            f"'tools[{place}]': expected one of type 'function', got {tool.get('type')!r:.40}", f"tools[{place}]"
+            f"'tools[{place}]': expected one of type 'function', got {shown_value(tool.get('type'))}", f"tools[{place}]"
         )
     name, parameters = function.get("name"), function.get("parameters")
     if not isinstance(name, str) or not name:
@@ -184,7 +185,8 @@ def _chosen(choice: Mapping[str, Any]) -> str:
     name = function.get("name") if isinstance(function, dict) else None
     if choice.get("type") != "function" or not isinstance(name, str):
         raise FieldError(
-            f"'tool_choice': expected an object with type 'function' and a function's name, got {choice!r:.80}",
+            "'tool_choice': expected an object with type 'function' and a function's name, got "
+            f"{shown_value(choice, 80)}",
             "tool_choice",
         )
     return name

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from protocol.errors import InvalidArgument
+from protocol.errors import InvalidArgument, shown_name
 from protocol.http.openai.codec.requests import REFUSED, Refusals
 from protocol.http.openai.errors import FieldError, SchemaError
 from protocol.messages import Buffer
@@ -21,6 +21,8 @@ from protocol.messages import Buffer
 T = TypeVar("T", bound=msgspec.Struct)
 
 _MOST_QUERY_FIELDS = 32
+# Bytes of a body of which a part is told in an error.
+_MOST_SHOWN = 1 << 16
 
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
 _MISSING = re.compile(r"Object missing required field `(.+)`$")
@@ -113,7 +115,8 @@ def _parts(text: str) -> tuple[str, str]:
     sentence = _PLACE.sub("", text)
     path = place[1] if place else ""
     if named := _MISSING.match(sentence) or _UNKNOWN.match(sentence):
-        path = f"{path}.{named[1]}" if path else named[1]
+        name = shown_name(named[1])
+        path = f"{path}.{name}" if path else name
     return sentence, path
 
 
@@ -150,10 +153,12 @@ def _triton_words(sentence: str) -> tuple[str, str]:
 
 
 def _value_at(body: Buffer, steps: list[Any]) -> Any:
-    value = msgspec.json.decode(body)
-    for step in steps:
-        try:
+    """What stands there in the body, as Triton's frontend tells it; None where the body is large, or is no JSON behind
+    the place of the first error."""
+    try:
+        value: Any = msgspec.json.decode(body) if len(body) <= _MOST_SHOWN else None
+        for step in steps:
             value = value[step]
-        except (KeyError, IndexError, TypeError):
-            return None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError, IndexError, TypeError):
+        return None
     return value

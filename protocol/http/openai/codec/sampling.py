@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from protocol.errors import shown_value
 from protocol.http.openai.codec.requests import ChatRequest, CompletionRequest, SamplingFields
 from protocol.http.openai.errors import FieldError
 
@@ -102,6 +103,6 @@ def _response_format(form: dict[str, Any]) -> dict[str, Any] | None:
             return {"json": schema["schema"]}
         case kind:
             raise FieldError(
-                f"'response_format.type': expected 'text', 'json_object' or 'json_schema', got {kind!r:.40}",
+                f"'response_format.type': expected 'text', 'json_object' or 'json_schema', got {shown_value(kind)}",
                 "response_format.type",
             )

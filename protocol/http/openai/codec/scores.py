@@ -124,16 +124,16 @@ def _result(pairs: TextPairs, place: int, score: float, with_document: bool) -> 
 
 
 def _checked(pairs: TextPairs) -> TextPairs:
-    field, number = pairs.fields[1], len(pairs.second)
-    if not number:
+    field = pairs.fields[1]
+    if not pairs.second:
         raise FieldError(f"At least one text_pair element must be given: '{field}'", field)
-    if number > MAX_PAIRS:
-        raise FieldError(f"'{field}': expected at most {MAX_PAIRS}, got {number}", field)
     return pairs
 
 
 def _texts(field: str, given: Any) -> list[str]:
     if isinstance(given, list):
+        if len(given) > MAX_PAIRS:
+            raise FieldError(f"'{field}': expected at most {MAX_PAIRS}, got {len(given)}", field)
         return [_text(f"{field}[{place}]", each) for place, each in enumerate(given)]
     return [_text(field, given)]
 

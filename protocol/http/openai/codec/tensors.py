@@ -15,7 +15,7 @@ import numpy as np
 
 from protocol.core import ModelMetadata, TensorMetadata
 from protocol.datatypes import BY_PROTOCOL_NAME, DataType
-from protocol.errors import Internal
+from protocol.errors import Internal, shown_value
 from protocol.http.openai.errors import FieldError
 from protocol.messages import (
     InferenceRequest,
@@ -163,7 +163,9 @@ class PromptEncoder:
             return [_numbers(there, values)]
         except (OverflowError, TypeError, ValueError):
             raise FieldError(
-                f"'{key}': input '{there.name}' of model '{self._name}' takes {there.datatype}, got {value!r:.40}", key
+                f"'{key}': input '{there.name}' of model '{self._name}' takes {there.datatype}, got "
+                f"{shown_value(value)}",
+                key,
             ) from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from protocol.errors import shown_value
 from protocol.http.openai.codec.requests import ChatRequest
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.responses.items import Item, chat_messages
@@ -85,12 +86,13 @@ def _tool(tool: dict[str, Any], place: int) -> dict[str, Any]:
     where = f"tools[{place}]"
     if (kind := tool.get("type")) != "function":
         raise FieldError(
-            f"'{where}.type': tools that the server would run are not supported: expected 'function', got {kind!r:.80}",
+            f"'{where}.type': tools that the server would run are not supported: expected 'function', got "
+            f"{shown_value(kind, 80)}",
             f"{where}.type",
             "unsupported_parameter",
         )
     if not isinstance(tool.get("name"), str) or not tool["name"]:
-        raise FieldError(f"'{where}.name': expected a name, got {tool.get('name')!r:.40}", f"{where}.name")
+        raise FieldError(f"'{where}.name': expected a name, got {shown_value(tool.get('name'))}", f"{where}.name")
     if not isinstance(tool.get("parameters") or {}, dict):
         raise FieldError(f"'{where}.parameters': expected an object, a JSON schema", f"{where}.parameters")
     known = ("name", "description", "parameters", "strict")
@@ -110,7 +112,8 @@ def _choose(chat: ChatRequest, choice: Any) -> None:
         chat.tool_choice = choice.get("mode", "auto")
     else:
         raise FieldError(
-            f"'tool_choice': expected 'none', 'auto', 'required', a function or allowed tools, got {choice!r:.80}",
+            "'tool_choice': expected 'none', 'auto', 'required', a function or allowed tools, got "
+            f"{shown_value(choice, 80)}",
             "tool_choice",
         )
 
@@ -125,6 +128,6 @@ def _format(form: dict[str, Any]) -> dict[str, Any]:
             return {"type": "json_schema", "json_schema": {"name": form.get("name"), "schema": form["schema"]}}
         case kind:
             raise FieldError(
-                f"'text.format.type': expected 'text', 'json_object' or 'json_schema', got {kind!r:.40}",
+                f"'text.format.type': expected 'text', 'json_object' or 'json_schema', got {shown_value(kind)}",
                 "text.format.type",
             )

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from protocol.errors import shown_value
 from protocol.http.openai.codec.images import Picture, url_picture
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.prompts import call_arguments
@@ -79,7 +80,7 @@ def chat_messages(instructions: str | None, items: Sequence[Item], known: int = 
                 _assistant(made).setdefault("reasoning_content", []).append(_thoughts(item, where))
             case _:
                 raise FieldError(
-                    f"'{where}.type': expected one of {', '.join(_KNOWN)}, got {kind!r:.80}",
+                    f"'{where}.type': expected one of {', '.join(_KNOWN)}, got {shown_value(kind, 80)}",
                     f"{where}.type",
                     "unsupported_parameter",
                 )
@@ -95,7 +96,9 @@ def _add_message(made: list[dict[str, Any]], item: Item, where: str, shown: list
     """Returns those of the pictures that tools have shown which the message has not taken."""
     role = item.get("role")
     if role not in _ROLES:
-        raise FieldError(f"'{where}.role': expected one of {', '.join(_ROLES)}, got {role!r:.40}", f"{where}.role")
+        raise FieldError(
+            f"'{where}.role': expected one of {', '.join(_ROLES)}, got {shown_value(role)}", f"{where}.role"
+        )
     parts = _parts(item.get("content"), f"{where}.content")
     is_system = made and made[-1]["role"] == "system" and role in ("system", "developer")
     if role == "assistant":
@@ -126,7 +129,7 @@ def _parts(content: Any, where: str) -> list[_Part]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     if not isinstance(content, list):
-        raise FieldError(f"'{where}': expected a text or a list of parts, got {content!r:.40}", where)
+        raise FieldError(f"'{where}': expected a text or a list of parts, got {shown_value(content)}", where)
     return [_part(part, f"{where}[{place}]") for place, part in enumerate(content)]
 
 
@@ -137,7 +140,7 @@ def _part(part: Any, where: str) -> _Part:
     field = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
     if field is None:
         raise FieldError(
-            f"'{where}.type': expected one of {', '.join((*_TEXT_PARTS, _IMAGE_PART))}, got {kind!r:.80}",
+            f"'{where}.type': expected one of {', '.join((*_TEXT_PARTS, _IMAGE_PART))}, got {shown_value(kind, 80)}",
             f"{where}.type",
             "unsupported_parameter",
         )
@@ -165,7 +168,7 @@ def _thoughts(item: Item, where: str) -> str:
     for name in ("content", "summary"):
         parts = item.get(name) or []
         if not isinstance(parts, list):
-            raise FieldError(f"'{where}.{name}': expected a list of parts, got {parts!r:.40}", f"{where}.{name}")
+            raise FieldError(f"'{where}.{name}': expected a list of parts, got {shown_value(parts)}", f"{where}.{name}")
         if parts:
             return "".join([_thought(part, f"{where}.{name}[{place}]") for place, part in enumerate(parts)])
     return ""
@@ -173,12 +176,12 @@ def _thoughts(item: Item, where: str) -> str:
 
 def _thought(part: Any, where: str) -> str:
     if not isinstance(part, dict):
-        raise FieldError(f"'{where}': expected a part with a text, got {part!r:.40}", where)
+        raise FieldError(f"'{where}': expected a part with a text, got {shown_value(part)}", where)
     return _string(part, "text", where)
 
 
 def _string(item: Item, name: str, where: str) -> str:
     value = item.get(name)
     if not isinstance(value, str):
-        raise FieldError(f"'{where}.{name}': expected a text, got {value!r:.40}", f"{where}.{name}")
+        raise FieldError(f"'{where}.{name}': expected a text, got {shown_value(value)}", f"{where}.{name}")
     return value

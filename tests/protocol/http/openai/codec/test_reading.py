@@ -115,6 +115,36 @@ def test_a_strict_reader_shows_where_a_field_is_missing() -> None:
     assert detail == {"type": "missing", "loc": ["body", "messages"], "msg": "Field required", "input": {"model": "m"}}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"messages": 3, "top_k": %s}' % (b"9" * 5000),
+        b'{"messages": 3, "x": 1e999}',
+        b'{"messages": 3, "x": NaN}',
+        b'{"messages": 3, "x": %s}' % (b"[" * 5000),
+        b'{"messages": 3, "x": "%s"}' % (b"x" * (1 << 17)),
+    ],
+    ids=["integer", "float", "nan", "deep", "large"],
+)
+def test_a_strict_reader_shows_nothing_of_what_it_cannot_read(text: bytes) -> None:
+    """The first field is wrong, and what stands behind it is no JSON, or too much."""
+    with pytest.raises(SchemaError) as caught:
+        CHAT.read(text, strict=True)
+    [detail] = caught.value.details
+    assert detail == {
+        "type": "list_type",
+        "loc": ["body", "messages"],
+        "msg": "Input should be a valid list",
+        "input": None,
+    }
+
+
+def test_the_name_of_an_unknown_field_is_cut() -> None:
+    with pytest.raises(SchemaError) as caught:
+        CHAT.read(body(**{"x" * 10_000: 1}), strict=True)
+    assert len(caught.value.message) < 1000
+
+
 def test_strict_readers_take_every_field_that_is_known() -> None:
     assert CHAT.read(body(top_k=3, metadata={}, store=True, parallel_tool_calls=True), strict=True).top_k == 3
 

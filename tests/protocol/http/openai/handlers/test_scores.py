@@ -234,3 +234,11 @@ async def test_cosines_of_vectors() -> None:
 async def test_a_model_that_embeds_cuts_no_texts() -> None:
     answer = await post(make_embedder(), text_1="a", text_2="b", max_tokens_per_doc=3)
     assert (answer.status, answer.json["error"]["param"]) == (400, "max_tokens_per_doc")
+
+
+@pytest.mark.parametrize(("path", "members"), [("/score", {"text_1": "a", "text_2": []}), ("/rerank", {"query": "a"})])
+async def test_lists_that_are_too_long_are_not_read(path: str, members: dict[str, Any]) -> None:
+    """Neither are their texts, which are none."""
+    field = "documents" if path == "/rerank" else "text_2"
+    answer = await post(make_core(), path, **{**members, field: [None] * 2049})
+    assert (answer.status, answer.json["detail"]) == (400, f"'{field}': expected at most 2048, got 2049")
