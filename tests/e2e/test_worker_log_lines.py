@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -218,6 +219,29 @@ def test_a_thread_of_a_response_sender(server: ServerProcess) -> None:
     with httpx.stream("POST", url, json={"IN": 1.0}, headers={"x-request-id": "late"}, timeout=60) as reply:
         reply.read()
     server.wait_for_line("by the thread of a response sender.*request_id=late")
+
+
+def test_the_last_lines_of_a_worker(tmp_path: Path) -> None:
+    """Those of `finalize` are there, however many, and those before them."""
+    code = """
+import os
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return []
+
+    def finalize(self):
+        os.write(1, b"".join(b"line %d\\n" % number for number in range(5000)))
+        print("bye", flush=True)
+"""
+    add(tmp_path, "last", code)
+    with ServerProcess(repository=tmp_path) as process:
+        assert len(process.addresses) == 3
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0
+        lines = [line for line in process.log.splitlines() if '"last_0: ' in line]
+        assert len(lines) == 5001
+        assert '"last_0: bye"' in lines[-1]
 
 
 def test_a_model_in_the_loop(server: ServerProcess) -> None:

@@ -25,7 +25,9 @@ _READ_SIZE = 1 << 20
 _SMALLEST_READ = 65536
 _MOST_BUFFERS = 512  # of one sendmsg call; systems allow 1024
 _JOINED_SIZE = 1 << 18
-_MOST_FRAMES = 16  # that are taken at once; messages of a model take some tens of microseconds each
+# Frames that are taken at once; a message of a model takes some tens of microseconds, or more if it is long.
+_MOST_FRAMES = 8
+_LONG_HEAD_SHIFT = 12
 
 
 class WorkerGone(Exception):
@@ -261,8 +263,8 @@ class Channel:
                 self._handlers[frame.kind](frame)
                 if reader.missing > 0 or self.is_closed:
                     return True
-                left -= 1
-                if not left:
+                left -= 1 + (len(frame.head) >> _LONG_HEAD_SHIFT)
+                if left <= 0:
                     return False
                 frame = reader.next_frame()
         except BrokenFrame as error:

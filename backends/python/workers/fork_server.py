@@ -120,8 +120,8 @@ class ForkedWorker(ForkedProcess):
     async def forward_output(self, tags_now: TagsNow) -> None:
         await self._output.forward(tags_now)
 
-    def log_last_output(self, tags_now: TagsNow) -> None:
-        self._output.log_last(tags_now)
+    async def log_last_output(self, tags_now: TagsNow) -> None:
+        await self._output.log_last(tags_now)
 
     async def close(self) -> None:
         if self._is_closing:

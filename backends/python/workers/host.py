@@ -72,7 +72,7 @@ class Host:
         finally:
             os.close(file)
         if answer is None:
-            self.process.log_last_output(dict)
+            await self.process.log_last_output(dict)
             printed = "".join(f"\n  {line}" for line in self.process.tail)
             raise Internal(f"{problem} while it loaded the model; it printed last:{printed}")
         if "message" in answer:
@@ -164,8 +164,8 @@ class _HostedInstance:
         """That of the other instances, too: so nobody knows whose requests it is about."""
         await self._host.forward_output()
 
-    def log_last_output(self, tags_now: TagsNow) -> None:
-        self._host.process.log_last_output(dict)
+    async def log_last_output(self, tags_now: TagsNow) -> None:
+        await self._host.process.log_last_output(dict)
 
 
 class HostedThread(_HostedInstance):

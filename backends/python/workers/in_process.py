@@ -207,8 +207,8 @@ class InProcessWorker:
     async def forward_output(self, tags_now: TagsNow) -> None:
         await trio.lowlevel.checkpoint()
 
-    def log_last_output(self, tags_now: TagsNow) -> None:
-        pass
+    async def log_last_output(self, tags_now: TagsNow) -> None:
+        await trio.lowlevel.checkpoint()
 
     def kill(self) -> None:
         """Hang up: it ends when the model next wants something of the server."""

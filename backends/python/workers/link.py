@@ -104,7 +104,7 @@ class WorkerLink:
                     await self.runner.wait_exit()
                     self.channel.hang_up()
                     await self._listened.wait()
-                    self.runner.log_last_output(self._tags_now)
+                    await self.runner.log_last_output(self._tags_now)
                     nursery.cancel_scope.cancel()
             finally:
                 self._tasks = None
@@ -211,6 +211,7 @@ class WorkerLink:
                         await self._finalize()
                 if finalizing.cancelled_caught:
                     self._log.warning("%s: did not end within %g s and is killed", self.name, FINALIZE_SECONDS)
+                await self.runner.log_last_output(self._tags_now)
         finally:
             await self.close()
 

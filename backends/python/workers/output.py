@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Sequence
 from functools import partial
 
 import trio
@@ -20,8 +19,9 @@ logger = logging.getLogger("trioton.backends.python")
 
 _READ_SIZE = 65536
 _LAST_READS = 16  # a pipe holds one; others who may still print are not waited for
+_LAST_SECONDS = 2.0
 _LONGEST_LINE = 8192
-_LINES_AT_ONCE = 16  # each takes some tens of microseconds
+_LINES_AT_ONCE = 8  # each takes some tens of microseconds, or more if it is long
 TAIL_LINES = 20
 
 
@@ -35,9 +35,10 @@ class Output:
         self._log = log
         self._name = name
         self._line = b""
-        self._lines: Sequence[str] = ()  # that are read, and not logged yet
+        self._lines: deque[str] = deque()  # that are read, and not logged yet
         self._tags: Tags = {}  # of these
         self._has_ended = False
+        self._was_late = False  # lines had to wait, and others behind them
         self._news = Wakeup()
         self._poller: Poller | None = None  # while it has the pipe in sight
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -54,8 +55,7 @@ class Output:
         """Log what is printed, line by line, until all who can print are gone, with the tags that there are when it is
         read."""
         while True:
-            while self._log_some():
-                await trio.lowlevel.checkpoint()  # a model that prints without end must not stop the others
+            await self._log_rest()
             if self._has_ended or self._descriptor == -1:
                 return
             self._poller = the_poller()
@@ -65,15 +65,22 @@ class Output:
             finally:
                 self._look_away()
 
-    def log_last(self, tags_now: TagsNow) -> None:
-        """Log what the pipe still holds of a process that has ended."""
-        for _ in range(_LAST_READS):
-            while self._log_some():
-                pass
-            if not self._read(tags_now):
-                break
+    async def log_last(self, tags_now: TagsNow) -> None:
+        """Log what the pipe still holds of a process that has ended. Shielded, and bounded by some seconds."""
+        with trio.move_on_after(_LAST_SECONDS, shield=True) as in_time:
+            await self._log_rest()
+            for _ in range(_LAST_READS):
+                goes_on = self._read(tags_now)
+                await self._log_rest()
+                if not goes_on:
+                    break
+        if in_time.cancelled_caught:
+            self._log.warning("%s: %d lines or more that it has printed are not logged", self._name, len(self._lines))
+            self._lines.clear()
+
+    async def _log_rest(self) -> None:
         while self._log_some():
-            pass
+            await trio.lowlevel.checkpoint()  # a model that prints without end must not stop the others
 
     def close(self) -> None:
         if self._descriptor != -1:
@@ -89,7 +96,8 @@ class Output:
 
     def _read_and_log(self, tags_now: TagsNow) -> None:
         """Called by the poller. What is too much for it is left to the task."""
-        if not self._read(tags_now) or self._log_some():
+        if self._lines or not self._read(tags_now) or self._log_some():
+            self._was_late = True
             self._look_away()
             self._news.wake()
 
@@ -110,17 +118,24 @@ class Output:
             lines.append(self._line)
             self._line = b""
         self._has_ended = not data
-        self._lines, self._tags = list(filter(None, map(_decode, lines))), tags_now()
+        for line in map(_decode, lines):
+            self._lines.extend(line[start : start + _LONGEST_LINE] for start in range(0, len(line), _LONGEST_LINE))
+        tags = tags_now()
+        # What has waited may be about another request than that which runs now.
+        self._tags = tags if not self._was_late or tags == self._tags else {}
+        self._was_late = False
         return bool(data)
 
     def _log_some(self) -> bool:
         """Log a few of the lines that were read. Whether there are more."""
         is_shown = self._log.isEnabledFor(logging.INFO)
-        for line in self._lines[:_LINES_AT_ONCE]:
+        left = _LINES_AT_ONCE
+        while self._lines and left > 0:
+            line = self._lines.popleft()
+            left -= 1 + (len(line) >> 12)
             self._tail.append(line)
             if is_shown:
                 self._log.handle(WrittenLine(logging.INFO, line).record(self._log.logger, self._name), self._tags)
-        self._lines = self._lines[_LINES_AT_ONCE:]
         return bool(self._lines)
 
 

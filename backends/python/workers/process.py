@@ -119,9 +119,9 @@ class WorkerProcess:
         """Log what is printed, line by line, until all who can print are gone."""
         await self._output.forward(tags_now)
 
-    def log_last_output(self, tags_now: TagsNow) -> None:
+    async def log_last_output(self, tags_now: TagsNow) -> None:
         """Log what the pipe still holds of a process that has ended."""
-        self._output.log_last(tags_now)
+        await self._output.log_last(tags_now)
 
     def kill(self) -> None:
         """End the process and its group at once. Harmless when it has ended."""

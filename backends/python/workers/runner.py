@@ -31,7 +31,7 @@ class Runner(Protocol):
         """Log what it prints, until nothing more can come, with the tags that there are when it comes. One task at a
         time."""
 
-    def log_last_output(self, tags_now: TagsNow) -> None:
+    async def log_last_output(self, tags_now: TagsNow) -> None:
         """Log what there still is of what it printed, now that it has ended."""
 
     def kill(self) -> None:
