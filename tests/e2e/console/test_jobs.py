@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.console.conftest import FLAGS, opened
 from tests.e2e.console.repository import HOSTILE, build
+from tests.e2e.console.test_page import shoot
 from tests.e2e.job_client import JobClient
 from tests.e2e.pages import expect, violations
 from tests.e2e.server_process import ServerProcess
@@ -54,16 +55,19 @@ def row(page: Any, job: str) -> Any:
 
 def test_jobs_are_listed_cancelled_and_deleted(page: Any, server: ServerProcess, tmp_path: Path) -> None:
     client = JobClient(server.addresses["http"])
-    made = client.call("POST", "/v2/jobs", {"requests": listed(3), "metadata": {"note": HOSTILE}})
-    assert made.status == 202
-    done, waiting = made.json["id"], client.submit(listed(2, "waiting"))
+    done, failing = client.submit(listed(3)), client.submit([{**listed(1)[0], "inputs": []}])
+    waiting = client.submit(listed(2, "waiting"))
     client.ended(done)
+    client.ended(failing)
     opened(page, server, "jobs")
-    expect(row(page, done)).to_contain_text("succeeded")
     expect(row(page, done)).to_contain_text("3 succeeded of 3")
-    expect(row(page, done)).to_contain_text(HOSTILE)
-    assert page.locator("img").count() == 0
+    expect(row(page, failing)).to_contain_text("failed")
+    expect(row(page, failing)).to_contain_text("expected 1 inputs but got 0")
     expect(row(page, waiting)).to_contain_text("running")
+    shoot(page, "console-jobs")
+    made = client.call("POST", "/v2/jobs", {"requests": listed(1), "metadata": {"note": HOSTILE}})
+    expect(row(page, made.json["id"])).to_contain_text(HOSTILE)
+    assert page.locator("img").count() == 0
     assert violations(page) == []
     page.emulate_media(color_scheme="dark")
     assert violations(page) == []
@@ -82,6 +86,9 @@ def test_jobs_are_listed_cancelled_and_deleted(page: Any, server: ServerProcess,
     page.get_by_role("combobox", name="State").select_option("any")
     expect(row(page, waiting)).to_contain_text("cancelled")
     page.get_by_label("Model is").fill("waiting")
+    with page.expect_response("**/v2/jobs?*"):
+        pass  # with which the page is drawn anew, and what was typed stays
+    expect(page.get_by_label("Model is")).to_have_value("waiting")
     page.get_by_label("Model is").press("Enter")
     expect(row(page, done)).to_have_count(0)
     page.get_by_role("button", name=f"Delete {waiting}", exact=True).click()
@@ -93,7 +100,7 @@ def test_jobs_are_listed_cancelled_and_deleted(page: Any, server: ServerProcess,
     opened(page, server)
     heading = page.get_by_role("heading", name="Jobs by state")
     expect(heading).to_be_visible()
-    expect(page.locator("h2:has-text('Jobs by state') + dl div").filter(has_text="succeeded")).to_contain_text("1")
+    expect(page.locator("h2:has-text('Jobs by state') + dl div").filter(has_text="succeeded")).to_contain_text("2")
     heading.get_by_role("link").press("Enter")
     expect(page.locator("h1:focus")).to_have_text("Jobs")
 

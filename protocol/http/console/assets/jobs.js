@@ -14,6 +14,7 @@ const CLASSES = { succeeded: "good", failed: "bad", expired: "bad", cancelled: "
 export function Jobs({ access }) {
   const [state, setState] = useState("any");
   const [model, setModel] = useState("");
+  const [typed, setTyped] = useState("");
   // The last job of each page before this one.
   const [before, setBefore] = useState([]);
   const [asked, askAgain] = useState(0);
@@ -43,7 +44,8 @@ export function Jobs({ access }) {
           <option value="any">any</option>
           ${STATES.map((each) => html`<option value=${each}>${each}</option>`)}
         </select></label>
-      <label><span>Model is</span><input type="search" value=${model} onChange=${(event) => choose(() => setModel(event.target.value))} /></label>
+      <label><span>Model is</span><input type="search" value=${typed} onInput=${(event) => setTyped(event.target.value)}
+        onChange=${(event) => choose(() => setModel(event.target.value))} /></label>
       <nav class="push" aria-label="Pages of the table">
         <button type="button" class="plain" disabled=${before.length === 0} onClick=${() => setBefore(before.slice(0, -1))}>Newer</button>
         <button type="button" class="plain" disabled=${!value?.next} onClick=${() => setBefore([...before, value.next])}>Older</button>
@@ -72,15 +74,15 @@ function captionOf(value, page, access) {
 
 function Row({ job, act, busy, access }) {
   return html`<tr>
-    <th scope="row">${job.id}${Object.entries(job.metadata ?? {}).map(([name, text]) => html`<span class="reason" key=${name}>${name}: ${text}</span>`)}</th>
+    <th scope="row"><code>${job.id}</code>${Object.entries(job.metadata ?? {}).map(([name, text]) => html`<span class="reason" key=${name}>${name}: ${text}</span>`)}</th>
     <td>${job.model_name ?? "several"}${job.model_version && `, version ${job.model_version}`}</td>
     <td><span class=${CLASSES[job.state] ?? "warn"}><span aria-hidden="true">${MARKS[job.state] ?? "… "}</span>${job.state}</span>
       ${job.error && html`<span class="reason">${job.error.message.slice(0, 300)}</span>`}</td>
-    <td><${Counts} job=${job} /></td>
-    <td>${moment(job.created_at)}</td>
+    <td class="whole"><${Counts} job=${job} /></td>
+    <td class="whole">${moment(job.created_at)}</td>
     <td class="number">${number(tookOf(job))}</td>
     <td class="number">${bytes(job.bytes)}</td>
-    <td><${Acts} job=${job} act=${act} busy=${busy} access=${access} /></td>
+    <td class="whole"><${Acts} job=${job} act=${act} busy=${busy} access=${access} /></td>
   </tr>`;
 }
 
