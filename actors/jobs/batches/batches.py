@@ -31,7 +31,7 @@ from protocol.jobs.store import JobStore, NewJob
 logger = logging.getLogger(__name__)
 
 WINDOW_SECONDS = 86_400.0
-MAX_UNENDED = 1000
+MAX_UNENDED, MAX_UNENDED_OF_ONE = 1000, 100
 # Inputs that are read at the same time: the lines of each are held meanwhile.
 _MOST_READING = 2
 # Between two looks at a job that changes with every line.
@@ -74,7 +74,7 @@ class ServerBatches:
         self._failures = failures or CallbackFailures()
         self._reading = trio.CapacityLimiter(_MOST_READING)
         self._nursery: trio.Nursery | None = None
-        self._running: set[str] = set()
+        self._running: dict[str, str] = {}  # their owners
         self._cancelled: set[str] = set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -119,8 +119,12 @@ class ServerBatches:
 
     async def create(self, new: NewBatch) -> Batch:
         nursery = self._nursery
-        if nursery is None or len(self._running) >= MAX_UNENDED:
-            raise Overloaded(f"{len(self._running)} batches have not ended, and no more are taken now")
+        own = sum(owner == new.owner for owner in self._running.values())
+        if nursery is None or len(self._running) >= MAX_UNENDED or own >= MAX_UNENDED_OF_ONE:
+            raise Overloaded(
+                f"no more batches are taken now: {own} of this key have not ended, of which there may be "
+                f"{MAX_UNENDED_OF_ONE}, and {len(self._running)} in all, of {MAX_UNENDED}"
+            )
         now = self.now()
         batch = Batch(
             new_batch_id(now),
@@ -170,7 +174,7 @@ class ServerBatches:
     # The task of a batch.
 
     def _begin(self, nursery: trio.Nursery, batch: Batch) -> None:
-        self._running.add(batch.id)
+        self._running[batch.id] = batch.owner
         nursery.start_soon(self._keep_on, batch.owner, batch.id)
 
     async def _keep_on(self, owner: str, batch_id: str) -> None:
@@ -189,7 +193,7 @@ class ServerBatches:
                     self._failures.note("job", error, f"batch '{batch_id}' failed, and is tried again")
                 await trio.sleep(_RETRY_SECONDS)
         finally:
-            self._running.discard(batch_id)
+            self._running.pop(batch_id, None)
             self._cancelled.discard(batch_id)
 
     async def _run(self, owner: str, batch_id: str) -> None:

@@ -126,7 +126,7 @@ class Http1Exchange:
             self._connection.linger(linger)
         await self.reply(reply)
 
-    # A response of unknown length.
+    # A response of unknown length; to HEAD its head alone is sent.
 
     async def start(self, status: int, headers: Headers) -> None:
         if await self._connection.may_send():
@@ -135,13 +135,13 @@ class Http1Exchange:
             )
 
     async def send(self, data: bytes) -> None:
-        if data and await self._connection.may_send():
+        if data and self._head.method != "HEAD" and await self._connection.may_send():
             await self._connection.send(self._protocol.frame(data))
 
     def send_at_once(self, data: bytes) -> bool:
-        return self._connection.send_chunk_at_once(data)
+        return self._head.method == "HEAD" or self._connection.send_chunk_at_once(data)
 
     async def end(self) -> None:
         if await self._connection.may_send():
-            await self._connection.send(self._protocol.end_of_body())
+            await self._connection.send(b"" if self._head.method == "HEAD" else self._protocol.end_of_body())
             self._connection.end_response()

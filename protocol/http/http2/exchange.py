@@ -160,7 +160,7 @@ class Http2Exchange:
         self._owner.out.send_head(self.id, status, headers)
 
     async def send(self, data: bytes) -> None:
-        if data:
+        if data and self.method != "HEAD":
             await self._owner.out.send_piece(self.id, (data,))
 
     def send_at_once(self, data: bytes) -> bool:

@@ -136,6 +136,8 @@ class AsgiExchange:
         await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
 
     async def send(self, data: bytes) -> None:
+        if self.method == "HEAD":
+            return
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     def send_at_once(self, data: bytes) -> bool:

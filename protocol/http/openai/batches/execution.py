@@ -145,12 +145,18 @@ class LowPriorityCore:
         return getattr(self._core, name)
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        request.priority = self._lowest_priority(request.model_name, request.model_version)
+        self._lower(request)
         return await self._core.infer(request)
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
-        request.priority = self._lowest_priority(request.model_name, request.model_version)
+        self._lower(request)
         return await self._core.infer_stream(request, respond)
+
+    def _lower(self, request: InferenceRequest) -> None:
+        try:
+            request.priority = self._lowest_priority(request.model_name, request.model_version)
+        except NotFound as error:  # it was there when the batch was made, and may be loaded again
+            raise Unavailable(error.message) from None
 
 
 class _Fields(msgspec.Struct):

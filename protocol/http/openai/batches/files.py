@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
+from protocol.errors import NotFound
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.batches.call import batches_of, owner_of
 from protocol.http.openai.batches.codec import MAX_FILES_PAGE, file_json, list_json, page_of
@@ -36,9 +37,13 @@ async def file_content(request: HttpRequest) -> None:
     named = b"attachment; filename*=UTF-8''" + quote(file.name).encode()
     await writer.start(200, ((b"content-type", b"application/octet-stream"), (b"content-disposition", named)))
     start = 0
-    while data := await batches.read_file(file.payload, start, _PIECE_SIZE):
-        await writer.send(data)
-        start += len(data)
+    try:
+        while data := await batches.read_file(file.payload, start, _PIECE_SIZE):
+            await writer.send(data)
+            start += len(data)
+    except NotFound as error:  # too late for a status: a body without its end tells the client
+        request.failure = error
+        return
     await writer.end()
 
 

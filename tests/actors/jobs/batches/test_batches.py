@@ -334,8 +334,11 @@ async def test_others_find_nothing(tmp_path: Path) -> None:
             await server.ended(batch.id)
 
 
-async def test_batches_that_have_not_ended_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_UNENDED", 1)
+@pytest.mark.parametrize("bound", ["MAX_UNENDED", "MAX_UNENDED_OF_ONE"])
+async def test_batches_that_have_not_ended_have_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setattr(module, bound, 1)
     with trio.fail_after(60):
         async with serving(tmp_path) as server:
             batch = await server.begin("hold")

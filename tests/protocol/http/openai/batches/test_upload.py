@@ -232,3 +232,44 @@ async def test_little_of_a_large_file_is_held(tmp_path: Path) -> None:
         answer = await Exchange("POST", FILES, pieces(), {"content-type": TYPE}).run(HttpApp(services, SETTINGS))
         assert answer.status == 200
         assert max(held) <= 300_000
+
+
+async def upload(services: EdgeServices) -> Any:
+    return (await Exchange("POST", FILES, FORM, {"content-type": TYPE}).run(HttpApp(services, SETTINGS))).json
+
+
+async def test_the_head_of_a_content_has_no_content(tmp_path: Path, serve: Serve) -> None:
+    async with with_batches(tmp_path) as (_, services):
+        path = f"{FILES}/{(await upload(services))['id']}/content"
+        served = await serve(settings=SETTINGS, services=services)
+        stream = await served.connect()
+        await stream.send_all(f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += await stream.receive_some()
+        assert head.startswith(b"HTTP/1.1 200 ")
+        await stream.send_all(f"GET {FILES} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert (await http1_answer(stream))[0] == 200
+        client = Http2Client(await served.connect())
+        assert await client.answer(await client.start("HEAD", path)) == (200, b"")
+        assert await client.answer(await client.start("GET", path)) == (200, CONTENT)
+        answer = await Exchange("HEAD", path).run(HttpApp(services, SETTINGS))
+        assert (answer.status, answer.body, answer.complete) == (200, b"", True)
+
+
+async def test_a_file_that_goes_while_it_is_sent_is_cut_off(tmp_path: Path) -> None:
+    async with with_batches(tmp_path) as (server, services):
+        made = await upload(services)
+        file = await server.batches.find_file("anonymous", made["id"])
+        sent: list[int] = []
+
+        class Removing(Exchange):
+            async def _send(self, event: Any) -> None:
+                await super()._send(event)
+                sent.append(len(event.get("body", b"")))
+                if sum(sent):
+                    (tmp_path / "payloads" / file.payload).unlink(missing_ok=True)
+
+        answer = await Removing("GET", f"{FILES}/{made['id']}/content").run(HttpApp(services, SETTINGS))
+        assert (answer.status, answer.complete) == (200, False)
+        assert 0 < len(answer.body) < len(CONTENT)
