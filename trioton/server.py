@@ -231,7 +231,7 @@ class Server:
         self._ending = Ending(
             self.core, self._responses, drain_secs=settings.drain_secs, exit_timeout_secs=settings.exit_timeout_secs
         )
-        self._memory = RequestMemory(settings.request_memory())
+        self._memory: RequestMemory | None = None
         self._console = live_console(settings, self.core, self._failures, self._failure_log, self._job_figures)
         self._jobs: ServerJobs | None = None
         self._batches: ServerBatches | None = None
@@ -450,6 +450,8 @@ class Server:
         return await trio.to_thread.run_sync(_Files.read, self.settings)
 
     def _shared(self, keys: KeysFile | None) -> Shared:
+        if self._memory is None:  # now the models are loaded
+            self._memory = RequestMemory(self.settings.request_memory())
         return Shared(
             core=captured(self.core, self._capture),
             shared_memory=self._shared_memory,
