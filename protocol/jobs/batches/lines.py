@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from protocol.errors import Internal
+from protocol.errors import Internal, InvalidArgument
 from protocol.jobs.batches.batch import LineError
 from protocol.messages import Buffer
 
@@ -172,10 +172,13 @@ class InputReader:
 
 
 def body_of(line: Buffer) -> Buffer:
-    """The body of a line that was checked. Raises Internal where it is none."""
+    """The body of a line that was checked. Raises Internal where it is none, InvalidArgument where it nests too
+    deeply."""
     try:
         return memoryview(_read_request(line).body)
-    except msgspec.DecodeError as error:
+    except RecursionError:
+        raise InvalidArgument("what the line holds nests too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Internal(f"the line of the batch's input cannot be read any more: {error}") from None
 
 

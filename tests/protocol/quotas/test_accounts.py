@@ -265,6 +265,15 @@ def test_only_the_first_keys_of_the_file_have_numbers_of_their_own() -> None:
     assert {name: usage.requests for name, usage in found.items()} == {names[-1]: 0, names[0]: 1, OTHER: 21}
 
 
+def test_what_was_admitted_before_has_been_named() -> None:
+    """Nothing is taken by the name of its model, which was known."""
+    account = make(Clock(), {}, {"m": {Unit.REQUESTS: per_second(1)}})
+    account.admit("m").end()
+    account.resume("m").name_model("m")
+    with pytest.raises(QuotaExceeded):
+        account.admit().name_model("m")
+
+
 def test_what_was_admitted_before_is_charged_as_it_runs() -> None:
     """As by a server that has ended: nothing is refused, and nothing is taken twice."""
     account = make(Clock(), {Unit.REQUESTS: per_second(1), Unit.TOKENS: per_second(10), Unit.CONCURRENT_REQUESTS: 1})
