@@ -15,7 +15,7 @@ from typing import Protocol
 
 import trio
 
-from actors.jobs.batches.input import items_of, read_input
+from actors.jobs.batches.input import items_of, let_go, read_input
 from actors.jobs.batches.output import BatchOutput
 from actors.jobs.jobs import ServerJobs
 from protocol.errors import NotFound, Overloaded, ServerError
@@ -220,12 +220,17 @@ class ServerBatches:
             if reader.errors:
                 await self._fail(batch, reader.errors)
                 return None
+            count = len(reader.lines)
             items = await items_of(batch, reader.lines, model)
-            job, is_new = await self._jobs.add(
-                NewJob(batch.id, batch.owner, items, batch.deadline, model, kind=BATCH_KIND)
-            )
+            await let_go(reader.lines)
+            try:
+                job, is_new = await self._jobs.add(
+                    NewJob(batch.id, batch.owner, items, batch.deadline, model, kind=BATCH_KIND)
+                )
+            finally:
+                await let_go(items)
         if is_new:
-            self._rules.charge(batch.owner, model, len(items))
+            self._rules.charge(batch.owner, model, count)
         await self._note_started(batch, reader.model or model)
         return job
 

@@ -7,6 +7,7 @@ go on between two of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import trio
 
@@ -18,8 +19,10 @@ from protocol.jobs.store import NewItem
 # Bytes that are read at once, and those of them that are worked on at once.
 _READ_SIZE = 256 << 10
 _SLICE_SIZE = 16 << 10
+# What is dropped at once.
+_FREED_AT_ONCE = 500
 # Items that are made at once.
-_ITEMS_AT_ONCE = 500
+_ITEMS_AT_ONCE = 250
 
 
 async def read_input(store: BatchStore, batch: Batch, reader: InputReader, is_wanted: Callable[[], bool]) -> None:
@@ -42,6 +45,13 @@ async def items_of(batch: Batch, lines: Sequence[Line], model: str) -> list[NewI
     for first in range(0, len(lines), _ITEMS_AT_ONCE):
         items += await trio.to_thread.run_sync(_items, batch, lines[first : first + _ITEMS_AT_ONCE], model)
     return items
+
+
+async def let_go(many: list[Any]) -> None:
+    """Drop what is in a long list, a little at a time: to free it all at once takes long."""
+    while many:
+        del many[-_FREED_AT_ONCE:]
+        await trio.lowlevel.checkpoint()
 
 
 def _items(batch: Batch, lines: Sequence[Line], model: str) -> list[NewItem]:

@@ -32,7 +32,7 @@ from protocol.messages import Buffer
 
 logger = logging.getLogger(__name__)
 
-_KEPT_AT_ONCE = 500
+_KEPT_AT_ONCE = 250
 
 
 class SqliteStore(SqliteBatches):
@@ -84,6 +84,9 @@ class SqliteStore(SqliteBatches):
                 if not is_made:
                     await self._remove([each.file for each in kept if each.file is not None])
             await self._remove(dropped)
+            while kept:  # to free many at once takes long
+                del kept[-_KEPT_AT_ONCE:]
+                await trio.lowlevel.checkpoint()
         return made, is_made
 
     async def find(self, owner: str, job_id: str) -> Job | None:
