@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from actors.jobs.data.places import parse_place
+from protocol.errors import InvalidArgument
 from protocol.jobs.store import Limits
-from trioton.flags import INTEGER, flag, integer
+from repository.stores.urls import StoreUrl
+from trioton.flags import INTEGER, flag, integer, repeatable
 
 JOBS = "Jobs"
 
@@ -14,6 +19,17 @@ def _store_place(text: str) -> str:
     """An empty text would be the working directory, which nobody means."""
     if not text or "\0" in text:
         raise ValueError("expected a folder, or <store>://<place>")
+    return text
+
+
+def _url_prefix(text: str) -> str:
+    """Raises ValueError."""
+    try:
+        place = parse_place(text)
+    except InvalidArgument as error:
+        raise ValueError(error.message) from None
+    if "*" in text or (isinstance(place, Path) and not place.is_absolute()):
+        raise ValueError("expected an absolute path, or a place in an object store, without '*'")
     return text
 
 
@@ -76,6 +92,19 @@ class JobFlags:
         metavar=INTEGER,
         help="How many seconds a file of a batch is kept, where its client does not say, and a batch after its end.",
     )
+
+    jobs_allow_url: tuple[str, ...] = repeatable(
+        _url_prefix,
+        group=JOBS,
+        metavar="<prefix>",
+        help="Jobs may read their rows and write their results below this: a folder, or a place in an object store "
+        "(s3://bucket/path, gs://bucket/path, as://account/container/path). May be given several times; without it "
+        "nowhere.",
+    )
+
+    def job_places(self) -> Sequence[Path | StoreUrl]:
+        """Below which jobs may read and write."""
+        return [parse_place(each) for each in self.jobs_allow_url]
 
     def job_limits(self) -> Limits:
         """What the store holds."""

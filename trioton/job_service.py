@@ -5,6 +5,7 @@ Part of the composition root; `trioton.server` owns what this module makes.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -14,13 +15,18 @@ import trio
 from actors.core.server_core import ServerCore
 from actors.jobs.background import BackgroundRequests
 from actors.jobs.batches.batches import FullStore, ServerBatches
+from actors.jobs.data.allowed import AllowedPlaces
+from actors.jobs.data.files import JobFiles
 from actors.jobs.inference import InferenceExecutor
 from actors.jobs.jobs import ServerJobs
 from actors.jobs.registry import make_store
+from actors.jobs.transfer import Decode, RowParts
 from protocol.access.keys_file import KeysFile
 from protocol.failures import CallbackFailures
+from protocol.http.codec.job_rows import RowDecoder, result_line
 from protocol.jobs.batches.batch import BATCH_KIND
 from protocol.jobs.batches.store import BatchStore
+from protocol.jobs.model_inputs import ModelInputs
 from protocol.quotas.accounts import Account
 from protocol.services import EdgeServices
 from trioton.batch_service import batch_rules, line_executor
@@ -56,14 +62,20 @@ async def start_jobs(
     background = BackgroundRequests(core, failures)
     files: BatchStore | None = store if isinstance(store, BatchStore) else None
     executors = {} if files is None else {BATCH_KIND: line_executor(settings, core, services, files, account)}
+    executor = InferenceExecutor(core, account, background)
     jobs = ServerJobs(
         store,
-        InferenceExecutor(core, account, background),
+        executor,
         max_seconds=settings.jobs_max_secs,
         keep_seconds=settings.jobs_keep_secs,
         most_in_flight=settings.jobs_max_in_flight,
         failures=failures,
         executors=executors,
+        rows=RowParts(
+            JobFiles(AllowedPlaces(settings.job_places()), os.environ, result_line),
+            executor,
+            partial(_decoder, settings.http_max_input_size),
+        ),
     )
     await nursery.start(background.run)
     await nursery.start(jobs.run)
@@ -72,6 +84,10 @@ async def start_jobs(
     batches = ServerBatches(cast(FullStore, store), jobs, batch_rules(settings, core, account), failures)
     await nursery.start(batches.run)
     return StartedJobs(jobs, batches)
+
+
+def _decoder(max_input_size: int, inputs: ModelInputs, version: int) -> Decode:
+    return RowDecoder(inputs, version, max_input_size).decode
 
 
 def _account(keys: KeysFile | None, name: str) -> Account | None:

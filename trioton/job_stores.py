@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from protocol.errors import InsufficientStorage
 from protocol.jobs.job import Counts, ItemError, Job
+from protocol.jobs.source import DataFormat, DataPlace, JobSource, Position, Progress
 from protocol.jobs.states import JobState
 from protocol.jobs.store import (
     Claim,
@@ -31,18 +32,23 @@ from protocol.jobs.store import (
 __all__ = [
     "Claim",
     "Counts",
+    "DataFormat",
+    "DataPlace",
     "IdempotencyMismatch",
     "InsufficientStorage",
     "Item",
     "ItemError",
     "Job",
     "JobFilter",
+    "JobSource",
     "JobState",
     "JobStore",
     "Limits",
     "NewItem",
     "NewJob",
     "Outcome",
+    "Position",
+    "Progress",
     "StoreFigures",
     "UnusableStore",
 ]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from actors.jobs.background import BackgroundRequests
-from protocol.core import Respond
+from protocol.core import ModelMetadata, Respond
 from protocol.errors import NotFound, PayloadTooLarge, Unavailable
 from protocol.jobs.execution import ModelLoad, Partial
+from protocol.jobs.model_inputs import ModelInputs
 from protocol.jobs.payload import decode_request, encode_responses
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse
 from protocol.quotas.accounts import Account
@@ -18,13 +19,17 @@ MAX_RESULT_BYTES = 1 << 30
 
 
 class JobCore(Protocol):
-    """What jobs need of the core. The first three are those of `protocol.core.InferenceCore`."""
+    """What jobs need of the core. The first five are those of `protocol.core.InferenceCore`."""
 
     def is_decoupled(self, name: str, version: int) -> bool: ...
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse: ...
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool: ...
+
+    def model_metadata(self, name: str, version: int) -> ModelMetadata: ...
+
+    def model_config(self, name: str, version: int) -> dict[str, Any]: ...
 
     def lowest_priority(self, name: str, version: int) -> int:
         """The last of the model's priority levels; 0 where it has none."""
@@ -36,7 +41,7 @@ class JobCore(Protocol):
 
 
 class InferenceExecutor:
-    """Implements `protocol.jobs.execution.JobExecutor`."""
+    """Implements `protocol.jobs.execution.JobExecutor` and `actors.jobs.transfer.RowModels`."""
 
     def __init__(
         self,
@@ -78,6 +83,21 @@ class InferenceExecutor:
         if self._background is None or not self._core.load_of(request.model_name).capacity:
             return await self._core.infer(request)
         return await self._background.infer(request)
+
+    def inputs_of(self, model: str, version: int) -> ModelInputs:
+        try:
+            metadata, config = self._core.model_metadata(model, version), self._core.model_config(model, version)
+        except NotFound as error:  # as in `run`
+            raise Unavailable(error.message) from None
+        inputs = [(each.name, each.datatype, each.shape) for each in metadata.inputs]
+        return ModelInputs(model, inputs, is_batched=config.get("max_batch_size", 0) > 0)
+
+    def admit_row(self, owner: str, model: str, size: int) -> None:
+        account = self._account(owner)
+        if account is not None:
+            charge = account.admit(model, size)
+            charge.goes_on = True  # it is counted when it runs
+            charge.end()
 
     async def _stream(self, request: InferenceRequest, partial: Partial) -> list[InferenceResponse]:
         responses: list[InferenceResponse] = []

@@ -13,6 +13,8 @@ import trio
 
 from actors.jobs.followers import Followers, JobFollower
 from actors.jobs.runner import JobRunner, RunnerFigures
+from actors.jobs.transfer import RowParts
+from actors.jobs.transfers import Transfers
 from protocol.errors import NotFound, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.jobs.execution import JobExecutor
@@ -34,6 +36,7 @@ class ServerJobs:
         keep_seconds: float = 86_400.0,
         most_in_flight: int = MAX_IN_FLIGHT,
         failures: CallbackFailures | None = None,
+        rows: RowParts | None = None,
         now: Callable[[], float] = time.time,
         executors: Mapping[str, JobExecutor] = {},
     ) -> None:
@@ -43,15 +46,17 @@ class ServerJobs:
         self.now = now
         self._store = store
         self._followers = Followers()
+        failures = failures or CallbackFailures()
         self._runner = JobRunner(
             store,
             executor,
             self._followers,
-            failures or CallbackFailures(),
+            failures,
             now,
             most_in_flight=most_in_flight,
             executors=executors,
         )
+        self._transfers = Transfers(store, rows, self._followers, failures, self._runner.rows_added, now)
         self._is_taking = False
         self._answering: set[tuple[str, str]] = set()
 
@@ -69,10 +74,12 @@ class ServerJobs:
         """
         try:
             await self._store.open(self.now())
-            self._is_taking = True
-            task_status.started()
-            await self._runner.run()
-            await trio.sleep_forever()  # edges still read from it
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._transfers.run, await self._store.sources())
+                self._is_taking = True
+                task_status.started()
+                await self._runner.run()
+                await trio.sleep_forever()  # edges still read from it
         finally:
             self._is_taking = False
             with trio.CancelScope(shield=True):  # as long as one transaction
@@ -81,14 +88,18 @@ class ServerJobs:
     def stop(self) -> None:
         """Take no jobs, end or give back what runs; what is kept can still be read."""
         self._is_taking = False
+        self._transfers.stop()
         self._runner.stop()
         self._followers.end()
 
     async def add(self, job: NewJob) -> tuple[Job, bool]:
         if not self._is_taking:
             raise Unavailable("no jobs are taken now: the server starts or stops")
+        if job.source is not None:
+            await self._transfers.check(job.source)
         made, is_new = await self._store.add(job, self.now())
         if is_new:
+            self._transfers.start(made)
             self._runner.wake()
         return made, is_new
 
@@ -110,6 +121,7 @@ class ServerJobs:
         job = await self._store.cancel(owner, job_id, self.now())
         if job is not None:
             self._runner.cancel(job_id)
+            self._transfers.cancel(job_id)
             self._followers.tell(job_id)
         return job
 

@@ -101,6 +101,12 @@ class JobRunner:
         self._may_claim = True
         self._wake.set()
 
+    def rows_added(self, failed: int) -> None:
+        """Items have come to a job, of which so many have failed before they were run."""
+        if failed:
+            self.figures.items[JobState.FAILED] = self.figures.items.get(JobState.FAILED, 0) + failed
+        self.wake()
+
     def stop(self) -> None:
         """Take nothing more, and give back what does not end soon; `run` then returns."""
         self._is_stopped = True

@@ -53,8 +53,8 @@ class Job:
         error: why an item has failed, or is to be tried again, the last that did; None where all is well.
         kind: what its items are: empty for inference requests; of others the executor of that name runs them, and their
             own interface shows them.
-        source: where its items come from and its results go, one after the other; None where it has them all.
-        written: of such a job, how many results are in its output.
+        source: of a job whose items come one after the other, where from, and where their results go; else None.
+        written: of such a job, of how many items the results are there.
     """
 
     id: str
@@ -87,13 +87,13 @@ def ended_state(state: JobState, counts: Counts) -> JobState:
     """How a job ends whose last item has ended.
 
     One that was cancelled stays so whatever its last items did; one with items that expired has expired; one has failed
-    if no item succeeded. Else it has succeeded, and its counts tell how many items have failed.
+    if it has items and none succeeded. Else it has succeeded, and its counts tell how many items have failed.
     """
     if state is JobState.CANCELLING or counts.cancelled:
         return JobState.CANCELLED
     if counts.expired:
         return JobState.EXPIRED
-    return JobState.SUCCEEDED if counts.succeeded else JobState.FAILED
+    return JobState.SUCCEEDED if counts.succeeded or not counts.total else JobState.FAILED
 
 
 def new_job_id(now: float) -> str:

@@ -111,6 +111,7 @@ class ModelInputs:
         """`inputs` are name, datatype and shape, as the metadata has them; `is_batched` where the model has a batch
         dimension, which is the first."""
         self.model = model
+        self.is_batched = is_batched
         self.by_name = {
             name: ModelInput(name, BY_PROTOCOL_NAME[datatype], tuple(shape), is_batched)
             for name, datatype, shape in inputs

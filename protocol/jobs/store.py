@@ -16,6 +16,7 @@ from typing import Protocol
 
 from protocol.errors import InvalidArgument
 from protocol.jobs.job import ItemError, Job
+from protocol.jobs.source import JobSource, Progress
 from protocol.jobs.states import JobState
 from protocol.messages import Buffer
 
@@ -29,18 +30,21 @@ class NewItem:
         request: encoded, in parts; only the item's executor reads it.
         custom_id: the client's own name for it.
         form: what whoever made the job wants to know to write the result; the store does not read it.
+        error: why there is no request; the item has failed from the beginning.
     """
 
     model: str
     request: Sequence[Buffer]
     custom_id: str = ""
     form: bytes = b""
+    error: ItemError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
     """A job that is to be made. `key` is its idempotency key, empty for none, and `fingerprint` a digest of what has to
-    be the same where the key is. `kind` is that of `Job`."""
+    be the same where the key is. `kind` is that of `Job`. One with a `source` has no items yet, and does not end before
+    `JobStore.close_source`."""
 
     id: str
     owner: str
@@ -52,6 +56,7 @@ class NewJob:
     key: str = ""
     fingerprint: bytes = b""
     kind: str = ""
+    source: JobSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +225,34 @@ class JobStore(Protocol):
     async def expire(self, now: float) -> Sequence[str]:
         """Let what is queued beyond its deadline expire, and forget what was kept for long enough, some of it: called
         every second. Returns the ids of jobs that have ended by that."""
+        ...
+
+    async def sources(self) -> Sequence[tuple[Job, Progress]]:
+        """The jobs with a source that have not ended, the oldest first."""
+        ...
+
+    async def extend(
+        self, job_id: str, items: Sequence[NewItem], progress: Progress, now: float, error: ItemError | None = None
+    ) -> Job | None:
+        """Add items to a job with a source, behind those that it has had, and keep how far it is; `error` is why it is
+        no further. A job that is cancelled, or has ended, gets none. None: there is no such job.
+
+        Raises:
+            InsufficientStorage: there is no room for them.
+        """
+        ...
+
+    async def drain(self, job_id: str, progress: Progress, now: float) -> Job | None:
+        """Forget the items before `progress.written`, which have ended and whose results are elsewhere. What they are
+        counted as stays."""
+        ...
+
+    async def close_source(
+        self, job_id: str, now: float, state: JobState | None = None, error: ItemError | None = None
+    ) -> Job | None:
+        """No items come any more: cancel those that are queued, and end the job unless some run; then it is to be
+        called again. It ends in `state`, or as its items did; CANCELLED in any case where it was cancelled. Its items
+        are forgotten."""
         ...
 
     async def figures(self) -> StoreFigures: ...

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from protocol.errors import Forbidden
 from repository.stores.client import Bucket
 
 
@@ -22,10 +24,15 @@ class FileTarget(Protocol):
 class FolderTarget:
     """A folder; readers see no file that is not complete. Files are the server's user's only."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, within: Path | None = None) -> None:
+        """`within` is a folder that it must lie in, wherever links lead; without links in its own path."""
         self._folder = folder
+        self._within = within
 
     def open(self) -> None:
+        """Raises Forbidden, too: it does not lie within its folder. So does `write`."""
+        if self._within is not None:
+            check_within(Path(os.path.realpath(self._folder)), self._within)
         self._folder.mkdir(parents=True, exist_ok=True)
         if not os.access(self._folder, os.W_OK | os.X_OK):
             raise PermissionError(f"no file can be written into '{self._folder}'")
@@ -33,17 +40,13 @@ class FolderTarget:
     def write(self, name: str, data: bytes) -> None:
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.partial")
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.rename(path)
-            _sync(path.parent)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
+            if self._within is not None:
+                check_within(opened_path(folder, path.parent), self._within)
+            _write(folder, path.name, data)
+        finally:
+            os.close(folder)
 
 
 class BucketTarget:
@@ -60,10 +63,30 @@ class BucketTarget:
         self._bucket.write(f"{path}/{name}" if path else name, data)
 
 
-def _sync(folder: Path) -> None:
-    """The name of a new file is on the disk when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _write(folder: int, name: str, data: bytes) -> None:
+    """A new file in an open folder; it and its name are on the disk then."""
+    partial = f".{name}.partial"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        with open(os.open(partial, flags, 0o600, dir_fd=folder), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(partial, dir_fd=folder)
+        raise
+
+
+def opened_path(descriptor: int, path: Path) -> Path:
+    """Where an open file or folder lies, without links; where the system does not say, where it lies now."""
+    link = f"/proc/self/fd/{descriptor}"
+    return Path(os.path.realpath(link if os.path.exists(link) else path))
+
+
+def check_within(path: Path, folder: Path) -> None:
+    """Both without links. Raises Forbidden."""
+    if not path.is_relative_to(folder):
+        raise Forbidden(f"'{path}' does not lie in '{folder}'")

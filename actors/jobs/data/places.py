@@ -9,15 +9,16 @@ from __future__ import annotations
 import io
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeAlias
 
 from protocol.errors import InvalidArgument, NotFound, Unavailable
 from protocol.jobs.source import DataFormat
 from repository.stores.client import Bucket, StoredObject
-from repository.stores.targets import BucketTarget, FileTarget, FolderTarget
+from repository.stores.targets import BucketTarget, FileTarget, FolderTarget, check_within, opened_path
 from repository.stores.urls import StoreUrl, is_store_url, parse_store_url
 
 MAX_FILES = 1_000_000
@@ -65,9 +66,12 @@ def parse_place(text: str) -> Place:
     return Path(path)
 
 
-def files_of(place: Place, data_format: DataFormat, environment: Mapping[str, str]) -> Sequence[InputFile]:
+def files_of(
+    place: Place, data_format: DataFormat, environment: Mapping[str, str], within: Path | None = None
+) -> Sequence[InputFile]:
     """The files of a place, by their names: one file, those that a pattern matches, or those of a folder that are of
-    the format by their suffix, and in its folders. What begins with a dot or `_` is left out.
+    the format by their suffix, and in its folders. What begins with a dot or `_` is left out. `within` is the folder
+    that local files must lie in, wherever links lead.
 
     Raises:
         NotFound: there is none.
@@ -75,7 +79,7 @@ def files_of(place: Place, data_format: DataFormat, environment: Mapping[str, st
     """
     found: Sequence[InputFile]
     if isinstance(place, Path):
-        found = _local_files(place, data_format)
+        found = _local_files(place, data_format, within)
     else:
         found = _bucket_files(place, data_format, Bucket(place, environment))
     if not found:
@@ -85,9 +89,23 @@ def files_of(place: Place, data_format: DataFormat, environment: Mapping[str, st
     return sorted(found, key=lambda file: file.name)
 
 
-def target_of(place: Place, environment: Mapping[str, str]) -> FileTarget:
-    """A folder, which is made when it is opened, or a place in a bucket."""
-    return FolderTarget(place) if isinstance(place, Path) else BucketTarget(Bucket(place, environment))
+def target_of(place: Place, environment: Mapping[str, str], within: Path | None = None) -> FileTarget:
+    """A folder, which is made when it is opened, and must lie within another one, or a place in a bucket."""
+    return FolderTarget(place, within) if isinstance(place, Path) else BucketTarget(Bucket(place, environment))
+
+
+def reads(place: Place, data_format: DataFormat, folder: Place, name: str) -> bool:
+    """Whether a place has a file of this name in a folder among its own."""
+    if isinstance(place, Path) or isinstance(folder, Path):
+        if not (isinstance(place, Path) and isinstance(folder, Path)):
+            return False
+        parts, path = place.parts, (*folder.parts, name)
+    elif replace(place, path="") != replace(folder, path=""):
+        return False
+    else:
+        parts, path = _parts(place), (*_parts(folder), name)
+    base, pattern = _split(parts)
+    return path[: len(base)] == (*base,) and _is_wanted("/".join(path[len(base) :]), pattern, data_format)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +116,26 @@ class LocalFile:
     name: str
     size: int
     stamp: str
+    within: Path | None = None
 
     def open(self) -> BinaryIO:
+        """Raises Forbidden, too: by a link it lies elsewhere than `within`."""
         try:
-            return self.path.open("rb")
+            return self._opened()
         except OSError as error:
             raise _os_error(self.path, error) from None
+
+    def _opened(self) -> BinaryIO:
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not hold it
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise InvalidArgument(f"'{self.path}' cannot be read: no regular file")
+            if self.within is not None:
+                check_within(opened_path(descriptor, self.path), self.within)
+            return open(descriptor, "rb")
+        except BaseException:
+            os.close(descriptor)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +187,15 @@ class _RangeReader(io.RawIOBase):
         return self.position - start
 
 
-def _local_files(place: Path, data_format: DataFormat) -> list[LocalFile]:
+def _local_files(place: Path, data_format: DataFormat, within: Path | None) -> list[LocalFile]:
     folder, pattern = _split(place.parts)
     root = Path(*folder)
     if pattern is None and root.is_file():
-        return [_local_file(root, root.name)]
+        return [_local_file(root, root.name, within)]
     try:
-        found = [_local_file(path, name) for path, name in _walk(root) if _is_wanted(name, pattern, data_format)]
+        return [_local_file(path, name, within) for path, name in _walk(root) if _is_wanted(name, pattern, data_format)]
     except OSError as error:
         raise _os_error(root, error) from None
-    return found
 
 
 def _walk(root: Path) -> Iterator[tuple[Path, str]]:
@@ -179,13 +210,13 @@ def _walk(root: Path) -> Iterator[tuple[Path, str]]:
                 yield path, path.relative_to(root).as_posix()
 
 
-def _local_file(path: Path, name: str) -> LocalFile:
+def _local_file(path: Path, name: str, within: Path | None) -> LocalFile:
     status = path.stat()
-    return LocalFile(path, name, status.st_size, f"{status.st_size}-{status.st_mtime_ns}")
+    return LocalFile(path, name, status.st_size, f"{status.st_size}-{status.st_mtime_ns}", within)
 
 
 def _bucket_files(place: StoreUrl, data_format: DataFormat, bucket: Bucket) -> list[BucketFile]:
-    parts, pattern = _split(tuple(place.path.split("/")) if place.path else ())
+    parts, pattern = _split(_parts(place))
     folder = "/".join(parts)
     if pattern is None and folder and (item := bucket.find(folder)) is not None:
         return [BucketFile(bucket, item, parts[-1])]
@@ -197,6 +228,10 @@ def _bucket_files(place: StoreUrl, data_format: DataFormat, bucket: Bucket) -> l
         and _is_wanted(name := item.key.removeprefix(prefix), pattern, data_format)
         and not any(part.startswith((".", "_")) for part in name.split("/")[:-1])
     ]
+
+
+def _parts(place: StoreUrl) -> tuple[str, ...]:
+    return tuple(place.path.split("/")) if place.path else ()
 
 
 def _split(parts: Sequence[str]) -> tuple[Sequence[str], re.Pattern[str] | None]:

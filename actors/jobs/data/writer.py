@@ -21,6 +21,13 @@ from repository.stores.targets import FileTarget
 EncodeLine: TypeAlias = Callable[[ResultRow], bytes]
 """A result as a line of JSON; may raise ServerError where it has no such form."""
 
+_LASTING = (PermissionError, FileExistsError, NotADirectoryError, IsADirectoryError)
+
+
+def file_names(first: int, data_format: DataFormat) -> tuple[str, str]:
+    """Of results and of errors, by their first row."""
+    return f"results-{first:012}.{data_format}", f"errors-{first:012}.{DataFormat.JSON_LINES}"
+
 
 class OutputWriter:
     """Of one output."""
@@ -60,9 +67,9 @@ class OutputWriter:
                 told = ItemError(error.kind, f"the result does not fit format {self._format}: {error.message}")
                 failed.append(self._encode_line(ResultRow(row.index, row.custom_id, error=told)))
         for first, data in self._files(fits):
-            self._write(f"results-{first:012}.{self._format}", data)
+            self._write(file_names(first, self._format)[0], data)
         if failed:
-            self._write(f"errors-{rows[0].index:012}.jsonl", b"".join(failed))
+            self._write(file_names(rows[0].index, self._format)[1], b"".join(failed))
         return len(failed)
 
     def _prepared(self, row: ResultRow) -> Any:
@@ -95,8 +102,9 @@ class OutputWriter:
 
 @contextmanager
 def _os_errors() -> Iterator[None]:
-    """Raises Unavailable in place of the system's own: a disk may have room again."""
+    """Raises errors of ours in place of the system's own: Unavailable where a disk may have room again."""
     try:
         yield
     except OSError as error:
-        raise Unavailable(f"the output cannot be written: {error.strerror or error}") from None
+        kind = InvalidArgument if isinstance(error, _LASTING) else Unavailable
+        raise kind(f"the output cannot be written: {error.strerror or error}") from None

@@ -28,7 +28,7 @@ from actors.jobs.sqlite.rows import (
 from actors.jobs.sqlite.schema import SUSPECT
 from protocol.jobs.job import Job
 from protocol.jobs.states import JobState, check_item_move
-from protocol.jobs.store import Claim, IdempotencyMismatch, Limits, NewJob, Outcome
+from protocol.jobs.store import Claim, IdempotencyMismatch, Limits, NewItem, NewJob, Outcome
 
 QUEUED, RUNNING = JobState.QUEUED, JobState.RUNNING
 
@@ -55,34 +55,58 @@ def add(
     dropped = make_room(db, size, limits)
     number = db.execute(
         "INSERT INTO jobs (id, owner, model, version, state, queued, created, deadline, bytes, metadata, "
-        "idempotency_key, fingerprint, kind) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?)",
+        "idempotency_key, fingerprint, kind, source) VALUES (?, ?, ?, ?, ?, 0, ?, ?, 0, ?, ?, ?, ?, ?)",
         (
             new.id,
             new.owner,
             new.model,
             new.version,
             QUEUED,
-            len(new.items),
             now,
             new.deadline,
             json.dumps(dict(new.metadata)),
             new.key or None,
             new.fingerprint,
             new.kind,
+            None if new.source is None else new.source.encode().decode(),
         ),
     ).lastrowid
     assert number is not None
+    count_job(db, QUEUED, 1)
+    add_items(db, number, 0, new.items, requests, now)
+    return job_of(db, number), True, dropped
+
+
+def add_items(
+    db: sqlite3.Connection, number: int, first: int, items: Sequence[NewItem], requests: Sequence[Kept], now: float
+) -> None:
+    rows = (  # one after the other: between two of them the server's loop may go on
+        (
+            number,
+            place,
+            item.model,
+            QUEUED if item.error is None else JobState.FAILED,
+            now,
+            item.custom_id,
+            item.form,
+            kept.data,
+            kept.file,
+            kept.size,
+            *((None, None) if item.error is None else (item.error.kind, item.error.message)),
+        )
+        for place, (item, kept) in enumerate(zip(items, requests, strict=True), start=first)
+    )
     db.executemany(
         "INSERT INTO items (job, place, model, state, not_before, custom_id, form, request, request_file, "
-        "request_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (  # one after the other: between two of them the server's loop may go on
-            (number, place, item.model, QUEUED, now, item.custom_id, item.form, kept.data, kept.file, kept.size)
-            for place, (item, kept) in enumerate(zip(new.items, requests, strict=True))
-        ),
+        "request_bytes, error_kind, error) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        rows,
     )
-    count_job(db, QUEUED, 1)
-    count_bytes(db, number, size)
-    return job_of(db, number), True, dropped
+    failed = sum(item.error is not None for item in items)
+    db.execute(
+        "UPDATE jobs SET queued = queued + ?, failed = failed + ? WHERE number = ?",
+        (len(items) - failed, failed, number),
+    )
+    count_bytes(db, number, sum(kept.size for kept in requests))
 
 
 def _known(db: sqlite3.Connection, new: NewJob) -> Job | None:
@@ -182,9 +206,19 @@ def finish(db: sqlite3.Connection, outcome: Outcome, result: Kept, now: float) -
     check_item_move(RUNNING, new)
     kind, text = (None, None) if outcome.error is None else (outcome.error.kind, outcome.error.message)
     db.execute(
-        "UPDATE items SET state = ?, result = ?, result_file = ?, error_kind = ?, error = ?, not_before = ?, "
-        "attempt = attempt - ? WHERE number = ?",
-        (new, result.data, result.file, kind, text, outcome.not_before or now, int(not outcome.is_counted), item),
+        "UPDATE items SET state = ?, result = ?, result_file = ?, result_bytes = ?, error_kind = ?, error = ?, "
+        "not_before = ?, attempt = attempt - ? WHERE number = ?",
+        (
+            new,
+            result.data,
+            result.file,
+            result.size,
+            kind,
+            text,
+            outcome.not_before or now,
+            int(not outcome.is_counted),
+            item,
+        ),
     )
     count_items(db, number, RUNNING, new, 1)
     if result.size:
@@ -199,7 +233,10 @@ def cancel(db: sqlite3.Connection, owner: str, job_id: str, now: float) -> Job |
     if found is None or found.job.state.is_ended or found.job.state is JobState.CANCELLING:
         return None if found is None else found.job
     move_items(db, found.number, QUEUED, JobState.CANCELLED)
-    if found.job.state is RUNNING:
+    if found.job.source is not None and found.job.state is QUEUED:  # what is done of it is still to be written
+        move_job(db, found.number, QUEUED, RUNNING, now)
+        move_job(db, found.number, RUNNING, JobState.CANCELLING, now)
+    elif found.job.state is RUNNING:
         move_job(db, found.number, RUNNING, JobState.CANCELLING, now)
     return end_if_done(db, found.number, now)
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.jobs.job import Counts, ItemError, Job, ended_state
-from protocol.jobs.states import JobState, check_item_move, check_job_move
+from protocol.jobs.source import JobSource
+from protocol.jobs.states import JOB_MOVES, JobState, check_item_move, check_job_move
 
 _COLUMNS = (
     "id, owner, model, version, state, queued, running, succeeded, failed, cancelled, expired, created, deadline, "
-    "started, ended, bytes, metadata, error_kind, error, kind, number"
+    "started, ended, bytes, metadata, error_kind, error, kind, source, written, number"
 )
 SELECT_JOB = f"SELECT {_COLUMNS} FROM jobs"
 
@@ -32,7 +33,7 @@ class JobRow:
 
 def job_row(row: Sequence[Any]) -> JobRow:
     (id, owner, model, version, state, *counts) = row[:11]
-    created, deadline, started, ended, byte_size, metadata, error_kind, error, kind, number = row[11:]
+    created, deadline, started, ended, byte_size, metadata, error_kind, error, kind, source, written, number = row[11:]
     job = Job(
         id=id,
         owner=owner,
@@ -48,6 +49,8 @@ def job_row(row: Sequence[Any]) -> JobRow:
         metadata=json.loads(metadata),
         error=None if error_kind is None else ItemError(error_kind, error),
         kind=kind,
+        source=None if source is None else JobSource.decode(source),
+        written=written,
     )
     return JobRow(job, number)
 
@@ -96,16 +99,23 @@ def count_items(db: sqlite3.Connection, number: int, old: JobState, new: JobStat
 
 
 def end_if_done(db: sqlite3.Connection, number: int, now: float) -> Job:
-    """End a job whose last item has ended; returns it as it is then."""
+    """End a job whose last item has ended, but one to which more may come; returns it as it is then."""
     job = job_of(db, number)
-    if job.counts.left or job.state.is_ended:
+    if job.counts.left or job.state.is_ended or job.source is not None:
         return job
-    new = ended_state(job.state, job.counts)
+    end_job(db, number, job, ended_state(job.state, job.counts), now)
+    return job_of(db, number)
+
+
+def end_job(db: sqlite3.Connection, number: int, job: Job, new: JobState, now: float) -> None:
+    """End a job that has no item left, by legal moves."""
     if not job.counts.failed and new is JobState.SUCCEEDED:  # why items were tried again does not matter any more
         db.execute("UPDATE jobs SET error_kind = NULL, error = NULL WHERE number = ?", (number,))
-    if new is JobState.CANCELLED and job.state is JobState.RUNNING:
-        move_job(db, number, job.state, JobState.CANCELLING, now)
-        move_job(db, number, JobState.CANCELLING, new, now)
-    else:
-        move_job(db, number, job.state, new, now)
-    return job_of(db, number)
+    old = job.state
+    if old is JobState.QUEUED and new not in JOB_MOVES[old]:
+        move_job(db, number, old, JobState.RUNNING, now)
+        old = JobState.RUNNING
+    if old is JobState.RUNNING and new is JobState.CANCELLED:
+        move_job(db, number, old, JobState.CANCELLING, now)
+        old = JobState.CANCELLING
+    move_job(db, number, old, new, now)

@@ -103,9 +103,16 @@ CREATE INDEX batches_by_owner ON batches (owner, id);
 CREATE INDEX batches_that_are_left ON batches (input_file) WHERE ended = 0;
 CREATE INDEX batches_by_expiry ON batches (expires) WHERE ended > 0;
 """
+_SOURCES = """
+ALTER TABLE jobs ADD COLUMN source TEXT;
+ALTER TABLE jobs ADD COLUMN progress TEXT;
+ALTER TABLE jobs ADD COLUMN written INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE items ADD COLUMN result_bytes INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX jobs_with_a_source ON jobs (number) WHERE source IS NOT NULL AND ended = 0;
+"""
 # How the tables came to be what they are, one step for each version. A database of an older one is brought up to date,
 # one of a newer one is refused.
-_STEPS = (_JOBS, _BATCHES)
+_STEPS = (_JOBS, _BATCHES, _SOURCES)
 # Kept in the database as `user_version`.
 VERSION = len(_STEPS)
 
@@ -135,8 +142,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
         raise UnusableStore(
-            f"the job store '{path}' has version {version} and this server reads version {VERSION}: use the server "
-            f"that made it, or another folder"
+            f"the job store '{path}' has version {version} and this server reads versions up to {VERSION}: use the "
+            f"server that made it, or another folder"
         )
     for number, step in enumerate(_STEPS[version:], version + 1):
         connection.executescript(f"BEGIN IMMEDIATE;{step}PRAGMA user_version = {number};COMMIT;")

@@ -17,7 +17,7 @@ from typing import TextIO
 
 import trio
 
-from actors.jobs.sqlite import changes, queries
+from actors.jobs.sqlite import changes, queries, sources
 from actors.jobs.sqlite.batch_store import SqliteBatches
 from actors.jobs.sqlite.changes import NOTHING, Kept
 from actors.jobs.sqlite.files import LARGE, PayloadFiles
@@ -26,7 +26,9 @@ from actors.jobs.sqlite.schema import open_database
 from actors.jobs.sqlite.thread import StoreThread
 from actors.jobs.sqlite.uploads import Uploads, check_disk
 from protocol.errors import InsufficientStorage, Internal, NotFound
-from protocol.jobs.job import Job
+from protocol.jobs.job import ItemError, Job
+from protocol.jobs.source import Progress
+from protocol.jobs.states import JobState
 from protocol.jobs.store import Claim, Item, JobFilter, Limits, NewItem, NewJob, Outcome, StoreFigures, UnusableStore
 from protocol.messages import Buffer
 
@@ -139,6 +141,41 @@ class SqliteStore(SqliteBatches):
         ended, dropped = await self._thread.call(lambda db: changes.expire(db, self._limits, now))
         await self._remove(dropped)
         return ended
+
+    async def sources(self) -> Sequence[tuple[Job, Progress]]:
+        return await self._thread.call(sources.sources)
+
+    async def extend(
+        self, job_id: str, items: Sequence[NewItem], progress: Progress, now: float, error: ItemError | None = None
+    ) -> Job | None:
+        kept: list[Kept] = []
+        is_added = False
+
+        def extend(db: sqlite3.Connection) -> tuple[Job | None, bool, list[str]]:
+            check_disk(self._folder, self._limits)
+            return sources.extend(db, job_id, items, kept, progress, error, self._limits, now)
+
+        with trio.CancelScope(shield=True):  # as in `add`
+            try:
+                await self._keep_all(items, kept)
+                job, is_added, dropped = await self._thread.call(extend)
+            finally:
+                if not is_added:
+                    await self._remove([each.file for each in kept if each.file is not None])
+            await self._remove(dropped)
+        return job
+
+    async def drain(self, job_id: str, progress: Progress, now: float) -> Job | None:
+        job, dropped = await self._thread.call(lambda db: sources.drain(db, job_id, progress))
+        await self._remove(dropped)
+        return job
+
+    async def close_source(
+        self, job_id: str, now: float, state: JobState | None = None, error: ItemError | None = None
+    ) -> Job | None:
+        job, dropped = await self._thread.call(lambda db: sources.close(db, job_id, state, error, now))
+        await self._remove(dropped)
+        return job
 
     async def figures(self) -> StoreFigures:
         return await self._thread.call(queries.figures)

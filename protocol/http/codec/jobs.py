@@ -18,6 +18,7 @@ from protocol.errors import InvalidArgument
 from protocol.http.codec.infer import OutputEncoding
 from protocol.http.codec.json_text import JsonReader
 from protocol.jobs.job import Job
+from protocol.jobs.source import OUTPUT_FORMATS, DataFormat, DataPlace, JobSource, format_of
 from protocol.jobs.states import JobState
 from protocol.jobs.store import JobFilter
 from protocol.messages import LATEST_VERSION, Buffer
@@ -27,6 +28,9 @@ MAX_ITEMS = 10_000
 MAX_PAGE = 100
 DEFAULT_PAGE = 20
 MAX_METADATA = 16
+MAX_URL = 2048
+# Of a body without requests: the two URLs and 16 metadata have less, however they are escaped.
+MAX_SOURCE_BODY = 256 << 10
 # Characters of a client's own text.
 MAX_TEXT = 512
 # However long a client would wait; proxies give up before.
@@ -129,10 +133,9 @@ class ListedRequest(msgspec.Struct):
         return int(text)
 
 
-class JobList(msgspec.Struct):
-    """The body that makes a job of a list."""
+class _JobBody(msgspec.Struct):
+    """What bodies that make jobs have in common."""
 
-    requests: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1, max_length=MAX_ITEMS)]
     metadata: dict[str, Any] | None = None
     timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
@@ -147,6 +150,56 @@ class JobList(msgspec.Struct):
         return found
 
 
+class JobList(_JobBody, kw_only=True):
+    """The body that makes a job of a list."""
+
+    requests: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1, max_length=MAX_ITEMS)]
+
+
+class _Place(msgspec.Struct, forbid_unknown_fields=True):
+    url: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_URL)]
+    format: str | None = None
+
+
+class SourceBody(_JobBody, kw_only=True):
+    """The body that makes a job whose rows come from files, and whose results go to others."""
+
+    model_name: str
+    model_version: str | int | None = None
+    input: _Place
+    output: _Place
+
+    def source(self) -> JobSource:
+        """Formats that are not given are known by names of files; that of the output else is JSON lines.
+
+        Raises:
+            InvalidArgument: what is wrong with it.
+        """
+        named = ListedRequest(self.model_name, self.model_version)
+        read = _format("input", self.input, format_of(self.input.url), tuple(DataFormat))
+        written = _format("output", self.output, DataFormat.JSON_LINES, OUTPUT_FORMATS)
+        return JobSource(
+            named.model_name, DataPlace(self.input.url, read), DataPlace(self.output.url, written), named.version
+        )
+
+
+def _format(member: str, place: _Place, usual: DataFormat | None, allowed: Sequence[DataFormat]) -> DataFormat:
+    if place.format is None and usual is not None:
+        return usual
+    if place.format not in {*allowed}:
+        found = "none" if place.format is None else f"'{place.format:.40}'"
+        raise InvalidArgument(f"'{member}.format': expected one of {', '.join(allowed)}, got {found}")
+    return DataFormat(place.format)
+
+
+class _Members(msgspec.Struct):
+    """What tells the bodies apart."""
+
+    requests: msgspec.Raw = msgspec.Raw(b"")
+    input: msgspec.Raw = msgspec.Raw(b"")
+    output: msgspec.Raw = msgspec.Raw(b"")
+
+
 class _LooseJobList(msgspec.Struct):
     """One whose requests hold numbers that JSON has no word for."""
 
@@ -156,7 +209,20 @@ class _LooseJobList(msgspec.Struct):
 
 
 _LIST_READER = JsonReader(JobList)
+_MEMBERS = msgspec.json.Decoder(_Members)
+read_source_body = JsonReader(SourceBody).read
 _LOOSE_READER = JsonReader(_LooseJobList)
+
+
+def has_source(body: Buffer) -> bool:
+    """Whether a body is one of a job with a source."""
+    if len(body) > MAX_SOURCE_BODY:
+        return False
+    try:
+        members = _MEMBERS.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # it is told of by whoever reads all of it
+        return False
+    return bool(members.input or members.output) and not members.requests
 
 
 def read_job_list(body: Buffer) -> JobList:
@@ -236,6 +302,9 @@ def job_json(job: Job) -> dict[str, Any]:
         body["error"] = {"kind": job.error.kind, "message": job.error.message}
     if job.metadata:
         body["metadata"] = dict(job.metadata)
+    if job.source is not None:
+        body["input"] = msgspec.to_builtins(job.source.input)
+        body["output"] = {**msgspec.to_builtins(job.source.output), "rows": job.written}
     return body
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from protocol.http.codec.jobs import MAX_ITEMS, MAX_METADATA
+from protocol.jobs.source import OUTPUT_FORMATS, DataFormat
 from protocol.jobs.states import JobState
 
 Schema: TypeAlias = dict[str, Any]
@@ -32,6 +34,11 @@ def job_schemas(prefix: str) -> dict[str, Schema]:
         "bytes": {**_COUNT, "description": "Of its requests and results."},
         "error": _object({"kind": _STRING, "message": _STRING}, "kind", "message"),
         "metadata": _METADATA,
+        "input": {**_place(DataFormat), "description": "Where its requests come from, if not from its own request."},
+        "output": {
+            **_object({"url": _STRING, "format": _format(OUTPUT_FORMATS), "rows": _COUNT}, "url", "format", "rows"),
+            "description": "Where its results go then, and of how many requests they are there.",
+        },
     }
     request = {
         "allOf": [
@@ -44,6 +51,14 @@ def job_schemas(prefix: str) -> dict[str, Schema]:
         "metadata": _METADATA,
         "timeout": {"type": "number", "exclusiveMinimum": 0, "description": "In seconds."},
     }
+    source = {
+        "model_name": _STRING,
+        "model_version": _STRING,
+        "input": _place(DataFormat),
+        "output": _place(OUTPUT_FORMATS),
+        "metadata": _METADATA,
+        "timeout": listed["timeout"],
+    }
     page = {
         "object": _STRING,
         "jobs": {"type": "array", "items": {"$ref": f"{prefix}Job"}},
@@ -51,10 +66,20 @@ def job_schemas(prefix: str) -> dict[str, Schema]:
     }
     return {
         "Job": _object(job, "id", "object", "state", "counts", "created_at", "expires_at"),
-        "JobRequests": _object(listed, "requests"),
+        "JobRequests": {
+            "oneOf": [_object(listed, "requests"), _object(source, "model_name", "input", "output")],
+        },
         "JobPage": _object(page, "jobs"),
         "JobRemoved": _object({"id": _STRING, "object": _STRING, "deleted": {"type": "boolean"}}, "id", "deleted"),
     }
+
+
+def _format(formats: Iterable[str]) -> Schema:
+    return {"type": "string", "enum": [*formats]}
+
+
+def _place(formats: Iterable[str]) -> Schema:
+    return _object({"url": _STRING, "format": _format(formats)}, "url")
 
 
 def _object(members: dict[str, Schema], *required: str) -> Schema:

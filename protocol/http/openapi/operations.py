@@ -302,7 +302,7 @@ OPERATIONS: Mapping[str, Operation] = {
         query={"timeout": {"type": "integer", "minimum": 1}},
     ),
     "POST /v2/jobs": Operation(
-        f"Each request is one of inference as JSON, with the name of its model. {_JOBS}",
+        f"Each request is one of inference as JSON, with the name of its model; or they are the rows of files. {_JOBS}",
         takes="JobRequests",
         needs_body=True,
         gives="Job",

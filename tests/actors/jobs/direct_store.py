@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import trio
 
-from actors.jobs.sqlite import changes, queries
+from actors.jobs.sqlite import changes, queries, sources
 from actors.jobs.sqlite.changes import NOTHING, Kept
 from actors.jobs.sqlite.rows import find_job
 from actors.jobs.sqlite.schema import open_database
 from protocol.errors import InsufficientStorage
-from protocol.jobs.job import Job
-from protocol.jobs.store import Claim, Item, JobFilter, Limits, NewJob, Outcome, StoreFigures
+from protocol.jobs.job import ItemError, Job
+from protocol.jobs.source import Progress
+from protocol.jobs.states import JobState
+from protocol.jobs.store import Claim, Item, JobFilter, Limits, NewItem, NewJob, Outcome, StoreFigures
 from protocol.messages import Buffer
 
 T = TypeVar("T")
@@ -76,6 +79,25 @@ class DirectStore:
 
     async def expire(self, now: float) -> Sequence[str]:
         return (await self._write(lambda: changes.expire(self.db, self.limits, now)))[0]
+
+    async def sources(self) -> Sequence[tuple[Job, Progress]]:
+        await trio.lowlevel.checkpoint()
+        return sources.sources(self.db)
+
+    async def extend(
+        self, job_id: str, items: Sequence[NewItem], progress: Progress, now: float, error: ItemError | None = None
+    ) -> Job | None:
+        kept = [_kept(item.request) for item in items]
+        change = partial(sources.extend, self.db, job_id, items, kept, progress, error, self.limits, now)
+        return (await self._write(change))[0]
+
+    async def drain(self, job_id: str, progress: Progress, now: float) -> Job | None:
+        return (await self._write(lambda: sources.drain(self.db, job_id, progress)))[0]
+
+    async def close_source(
+        self, job_id: str, now: float, state: JobState | None = None, error: ItemError | None = None
+    ) -> Job | None:
+        return (await self._write(lambda: sources.close(self.db, job_id, state, error, now)))[0]
 
     async def figures(self) -> StoreFigures:
         await trio.lowlevel.checkpoint()

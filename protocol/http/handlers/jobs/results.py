@@ -12,15 +12,16 @@ import trio
 from protocol.errors import KINDS, DeadlineExceeded, InvalidArgument, ServerError
 from protocol.http.codec.generate import encode_generate_response
 from protocol.http.codec.job_rows import answer_members, error_json, response_json
-from protocol.http.codec.jobs import ResultForm
+from protocol.http.codec.jobs import ResultForm, job_json
 from protocol.http.codec.query import read_query
 from protocol.http.errors import Conflict
 from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
 from protocol.http.handlers.infer import encode
 from protocol.http.handlers.jobs.call import jobs_of, owner_of, preferences_of
-from protocol.http.reply import JSON_CONTENT, Headers, Reply
+from protocol.http.reply import JSON_CONTENT, Headers, Reply, json_reply
 from protocol.jobs.job import ItemError, Job
 from protocol.jobs.payload import decode_responses
+from protocol.jobs.source import JobSource
 from protocol.jobs.states import JobState
 from protocol.jobs.store import Item
 from protocol.messages import InferenceResponse
@@ -39,6 +40,8 @@ async def job_result(request: HttpRequest) -> Reply | None:
     jobs, owner, job_id = jobs_of(request), owner_of(request), request.path_parameters["job_id"]
     wait = preferences_of(request).wait
     job = await (jobs.wait(owner, job_id, wait) if wait else jobs.find(owner, job_id))
+    if job.source is not None:
+        return _source_reply(job, job.source)
     place = read_query(request.query).get("item")
     if place is not None:
         return await _item_reply(request, job, _index(place, job))
@@ -54,6 +57,13 @@ async def job_result(request: HttpRequest) -> Reply | None:
 async def result_reply(request: HttpRequest, job: Job) -> Reply:
     """That of a job of one request, which has ended."""
     return await _item_reply(request, job, 0)
+
+
+def _source_reply(job: Job, source: JobSource) -> Reply:
+    """Where the results of a job are that has written them to files. Raises Conflict: it has not ended."""
+    if not job.state.is_ended:
+        raise Conflict(f"job '{job.id}' is {job.state}: its results so far are in {source.output.url}")
+    return json_reply({"output": job_json(job)["output"]})
 
 
 def _index(text: str, job: Job) -> int:

@@ -7,6 +7,7 @@ outlives its client and the server.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -18,9 +19,11 @@ from protocol.http.codec.infer import HEADER_LENGTH, decode_infer_request, parse
 from protocol.http.codec.jobs import (
     ResultForm,
     fingerprint,
+    has_source,
     idempotency_key,
     read_job_list,
     read_listed_request,
+    read_source_body,
     timeout_of,
 )
 from protocol.http.codec.query import read_query
@@ -33,6 +36,7 @@ from protocol.http.handlers.jobs.results import result_reply
 from protocol.http.reply import Reply
 from protocol.jobs.job import Job, new_job_id
 from protocol.jobs.payload import encode_request
+from protocol.jobs.source import DataFormat, JobSource
 from protocol.jobs.store import NewItem, NewJob
 from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest
 from protocol.quotas.quota import Unit
@@ -67,8 +71,10 @@ async def create_of_model(request: HttpRequest) -> Reply:
 
 
 async def create_of_list(request: HttpRequest) -> Reply:
-    """A job of a list of inference requests, each of which names its model."""
+    """A job of a list of inference requests, each of which names its model; or of the rows of files."""
     jobs_of(request)
+    if has_source(request.body):
+        return await _created(request, _read_source(request))
     making = await _in_thread_if_long(
         partial(_read_list, request.body, request.settings.max_input_size), len(request.body)
     )
@@ -86,6 +92,7 @@ class _Making:
     version: int = LATEST_VERSION
     timeout: float | None = None
     metadata: Mapping[str, str] | None = None
+    source: JobSource | None = None
 
 
 def _is_deferred(request: HttpRequest) -> bool:
@@ -129,6 +136,25 @@ def _read_list(body: Buffer, max_input_size: int) -> _Making:
     return _Making(
         items, models.pop() if len(models) == 1 else "", timeout=listed.timeout, metadata=listed.checked_metadata()
     )
+
+
+def _read_source(request: HttpRequest) -> _Making:
+    """Raises what is wrong with the body, or with the model for it."""
+    body = read_source_body(request.body)
+    source = body.source()
+    _check_model(request, source.model, source.version)
+    if source.output.format is not DataFormat.JSON_LINES:
+        _refuse_decoupled(request, source)
+    return _Making((), source.model, source.version, body.timeout, body.checked_metadata(), source)
+
+
+def _refuse_decoupled(request: HttpRequest, source: JobSource) -> None:
+    with suppress(Unavailable):  # it will be known when it runs
+        if request.core.is_decoupled(source.model, source.version):
+            raise InvalidArgument(
+                f"model '{source.model}' may give any number of responses to a row: expected 'output.format' "
+                f"{DataFormat.JSON_LINES}, got {source.output.format}"
+            )
 
 
 def _check(request: HttpRequest, inference: InferenceRequest) -> None:
@@ -201,7 +227,7 @@ async def _add(request: HttpRequest, making: _Making, owner: str, key: str) -> J
     _charge(request, making)
     made = b""
     if key:
-        what = f"{request.path_parameters} {making.items[0].form!r}"
+        what = f"{request.path_parameters} {making.items[0].form if making.items else b'source'!r}"
         made = await _in_thread_if_long(
             partial(fingerprint, what, request.headers.get(HEADER_LENGTH), request.body), len(request.body)
         )
@@ -216,13 +242,15 @@ async def _add(request: HttpRequest, making: _Making, owner: str, key: str) -> J
             metadata=making.metadata or {},
             key=key,
             fingerprint=made,
+            source=making.source,
         )
     )
     return job
 
 
 def _charge(request: HttpRequest, making: _Making) -> None:
-    """Each request of a list costs one; what it costs else is charged when it runs. Raises QuotaExceeded."""
+    """Each request of a list costs one, and each row of files when it is read; what it costs else is charged when it
+    runs. Raises QuotaExceeded."""
     charge = request.charge
     if charge is None:
         return

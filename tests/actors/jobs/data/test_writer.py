@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from actors.jobs.data.writer import OutputWriter
-from protocol.errors import Unavailable
+from protocol.errors import InvalidArgument
 from protocol.http.codec.job_rows import result_line
 from protocol.jobs.job import ItemError
 from protocol.jobs.rows import ResultRow
@@ -113,5 +113,5 @@ def test_what_is_written_again_takes_the_place_of_what_was(tmp_path: Path) -> No
 
 def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(Unavailable, match="cannot be written"):
+    with pytest.raises(InvalidArgument, match="cannot be written"):
         written(tmp_path / "file", DataFormat.NPZ, [row(0, Y=[[1]])])
