@@ -32,7 +32,7 @@ class FolderTarget:
     def open(self) -> None:
         """Raises Forbidden, too: it does not lie within its folder. So does `write`."""
         if self._within is not None:
-            check_within(Path(os.path.realpath(self._folder)), self._within)
+            check_within(self._folder, Path(os.path.realpath(self._folder)), self._within)
         self._folder.mkdir(parents=True, exist_ok=True)
         if not os.access(self._folder, os.W_OK | os.X_OK):
             raise PermissionError(f"no file can be written into '{self._folder}'")
@@ -43,7 +43,7 @@ class FolderTarget:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             if self._within is not None:
-                check_within(opened_path(folder, path.parent), self._within)
+                check_within(path.parent, opened_path(folder, path.parent), self._within)
             _write(folder, path.name, data)
         finally:
             os.close(folder)
@@ -86,7 +86,7 @@ def opened_path(descriptor: int, path: Path) -> Path:
     return Path(os.path.realpath(link if os.path.exists(link) else path))
 
 
-def check_within(path: Path, folder: Path) -> None:
-    """Both without links. Raises Forbidden."""
-    if not path.is_relative_to(folder):
-        raise Forbidden(f"'{path}' does not lie in '{folder}'")
+def check_within(path: Path, real: Path, folder: Path) -> None:
+    """`real` is where a path leads, `folder` where it must lead, both without links. Raises Forbidden."""
+    if not real.is_relative_to(folder):
+        raise Forbidden(f"'{path}' leads out of '{folder}'")

@@ -95,17 +95,17 @@ def test_rows_and_results_are_joined_and_poison_is_apart(data: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_no_row_is_lost_or_written_twice_by_kills(data: Path) -> None:
+def test_no_row_is_lost_or_written_twice_by_ends_and_kills(data: Path) -> None:
     write_rows(data / "in.jsonl", ROWS, seconds=0.01)
     flag = f"--jobs-max-interruptions={KILLS + 1}"
     job_id = ""
-    for _ in range(KILLS):
+    for number in range(KILLS):
         with serve(data, flag) as server:
             client = JobClient(server.addresses["http"])
             job_id = job_id or submitted(client, job_of(data / "in.jsonl", data / "out"))
             see_some_succeed(client, job_id)
-            server.signal(signal.SIGKILL)
-            server.wait()
+            server.signal(signal.SIGKILL if number else signal.SIGTERM)
+            assert (server.wait() == 0) is (number == 0)
     with serve(data, flag) as server:
         job = JobClient(server.addresses["http"]).ended(job_id)
         assert (job["state"], job["counts"]["succeeded"]) == ("succeeded", ROWS)

@@ -22,6 +22,8 @@ from protocol.jobs.rows import FileRow, MalformedFile
 
 # Of all arrays together, read at a time.
 _PIECE_BYTES = 4 << 20
+_PIECE_ROWS = 4096
+_MOST_ARRAYS = 1000
 # What the libraries raise of a file that is none.
 _FAULTS = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError)
 
@@ -58,6 +60,8 @@ def read_npz(file: BinaryIO, offset: int, max_row_bytes: int) -> Iterator[FileRo
     with ExitStack() as stack:
         try:
             archive = stack.enter_context(zipfile.ZipFile(file))
+            if len(archive.namelist()) > _MOST_ARRAYS:
+                raise MalformedFile(f"expected at most {_MOST_ARRAYS} arrays, got {len(archive.namelist())}")
             columns = {
                 name.removesuffix(".npy"): _column(stack.enter_context(archive.open(name)), name)
                 for name in archive.namelist()
@@ -67,7 +71,7 @@ def read_npz(file: BinaryIO, offset: int, max_row_bytes: int) -> Iterator[FileRo
                 column.data.seek(offset * column.row_bytes, 1)
             size = max(sum(column.row_bytes for column in columns.values()), 1)
             while offset < rows:
-                count = min(max(_PIECE_BYTES // size, 1), rows - offset)
+                count = min(max(_PIECE_BYTES // size, 1), _PIECE_ROWS, rows - offset)
                 pieces = {name: column.read(count) for name, column in columns.items()}
                 for place in range(count):
                     yield FileRow(offset + place + 1, values={name: piece[place] for name, piece in pieces.items()})

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from protocol.errors import Unsupported
 from protocol.jobs.rows import FileRow, MalformedFile
 
-# Rows of a batch. Their pages are read as they come.
+# Of a batch: rows, and the bytes that they have on average. Their pages are read as they come.
 _BATCH_ROWS = 256
+_BATCH_BYTES = 4 << 20
 _BUFFER_BYTES = 1 << 20
 
 
@@ -41,7 +42,8 @@ def read_parquet(file: BinaryIO, offset: int, max_row_bytes: int) -> Iterator[Fi
         parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=_BUFFER_BYTES)
         group, start = _group_at(parquet.metadata, offset)
         groups = range(group, parquet.metadata.num_row_groups)
-        for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=[*groups]) if groups else ():
+        size = min((_batch_rows(parquet.metadata.row_group(each)) for each in groups), default=1)
+        for batch in parquet.iter_batches(size, row_groups=[*groups]) if groups else ():
             end = start + batch.num_rows
             if end > offset:
                 rows = batch.slice(offset - start)
@@ -64,6 +66,13 @@ def _group_at(metadata: Any, row: int) -> tuple[int, int]:
             return group, start
         start = end
     return metadata.num_row_groups, start
+
+
+def _batch_rows(group: Any) -> int:
+    """How many rows of a group to read at a time."""
+    columns = [group.column(place) for place in range(group.num_columns)]
+    size = sum(max(column.total_uncompressed_size, 8 * column.num_values) for column in columns)
+    return max(1, min(_BATCH_ROWS, int(group.num_rows) * _BATCH_BYTES // max(int(size), 1)))
 
 
 def _rows(batch: Any) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ import io
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeAlias
@@ -28,6 +28,9 @@ _FILE_SCHEME = "file://"
 
 Place: TypeAlias = Path | StoreUrl
 """Where data is or goes: a path on this machine, or one in a bucket. Either may be a pattern."""
+
+
+_Matches: TypeAlias = Callable[[str], bool]
 
 
 class InputFile(Protocol):
@@ -131,7 +134,7 @@ class LocalFile:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise InvalidArgument(f"'{self.path}' cannot be read: no regular file")
             if self.within is not None:
-                check_within(opened_path(descriptor, self.path), self.within)
+                check_within(self.path, opened_path(descriptor, self.path), self.within)
             return open(descriptor, "rb")
         except BaseException:
             os.close(descriptor)
@@ -207,7 +210,16 @@ def _walk(root: Path) -> Iterator[tuple[Path, str]]:
         for name in names:
             path = Path(folder, name)
             if path.is_file():
-                yield path, path.relative_to(root).as_posix()
+                yield path, _text(path.relative_to(root).as_posix())
+
+
+def _text(name: str) -> str:
+    """Raises InvalidArgument: positions are kept as text."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"file {name!a}: expected a name in UTF-8") from None
+    return name
 
 
 def _local_file(path: Path, name: str, within: Path | None) -> LocalFile:
@@ -234,20 +246,31 @@ def _parts(place: StoreUrl) -> tuple[str, ...]:
     return tuple(place.path.split("/")) if place.path else ()
 
 
-def _split(parts: Sequence[str]) -> tuple[Sequence[str], re.Pattern[str] | None]:
-    """The folder before the first part with a `*`, and the pattern of what is below it."""
+def _split(parts: Sequence[str]) -> tuple[Sequence[str], _Matches | None]:
+    """The folder before the first part with a `*`, and what tells names below it that match."""
     first = next((place for place, part in enumerate(parts) if "*" in part), None)
-    if first is None:
-        return parts, None
+    return (parts, None) if first is None else (parts[:first], _matcher("/".join(parts[first:])))
+
+
+def _matcher(pattern: str) -> _Matches:
+    """Raises InvalidArgument."""
+    import re2  # type: ignore[import-untyped]  # google-re2 has no annotations; no pattern can stall the server
+
     words = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*"}
-    pieces = re.split(r"(\*\*/|\*\*|\*)", "/".join(parts[first:]))
-    return parts[:first], re.compile("".join(words.get(piece, re.escape(piece)) for piece in pieces))
+    pieces = re.split(r"(\*\*/|\*\*|\*)", pattern)
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled = re2.compile("".join(words.get(piece, re2.escape(piece)) for piece in pieces), options)
+    except re2.error:
+        raise InvalidArgument(f"pattern '{pattern:.200}' is too large") from None
+    return lambda name: compiled.fullmatch(name) is not None
 
 
-def _is_wanted(name: str, pattern: re.Pattern[str] | None, data_format: DataFormat) -> bool:
+def _is_wanted(name: str, matches: _Matches | None, data_format: DataFormat) -> bool:
     if name.rpartition("/")[2].startswith((".", "_")):
         return False
-    return name.lower().endswith(data_format.suffixes) if pattern is None else pattern.fullmatch(name) is not None
+    return name.lower().endswith(data_format.suffixes) if matches is None else matches(name)
 
 
 def _os_error(path: Path, error: OSError) -> InvalidArgument | NotFound | Unavailable:

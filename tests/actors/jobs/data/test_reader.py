@@ -180,3 +180,34 @@ def test_urls_that_are_none(url: str) -> None:
 
 def test_positions_are_plain_values() -> None:
     assert Position() == Position(0, "", "", 0)
+
+
+def test_patterns_are_matched_in_linear_time(tmp_path: Path) -> None:
+    """This one takes a backtracking engine longer than anybody waits."""
+    folder = tmp_path / "/".join("a" * 20)
+    folder.mkdir(parents=True)
+    (folder / ("a" * 200)).write_bytes(b"{}")
+    with pytest.raises(NotFound):
+        files_of(parse_place(f"{tmp_path}/{'**/' * 20}{'*a' * 20}b"), JSON_LINES, {})
+    with pytest.raises(InvalidArgument, match="is too large"):
+        files_of(parse_place(f"{tmp_path}/{'**/' * 100_000}"), JSON_LINES, {})
+
+
+def test_rows_of_no_bytes_and_many_arrays(tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", X=np.zeros((10_000, 0)))
+    assert len(list(reader(tmp_path, NPZ).rows())) == 10_000
+    np.savez(tmp_path / "in.npz", **{f"X{number}": np.zeros(1) for number in range(1001)})  # type: ignore[arg-type]
+    (row,) = reader(tmp_path, NPZ).rows()
+    assert "expected at most 1000 arrays, got 1001" in row.content.error
+
+
+def test_large_rows_of_columns_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "in.parquet", {"X": [np.full(200_000, number) for number in range(30)]})
+    rows = reader(tmp_path, PARQUET).rows()
+    assert [int(row.content.values["X"][-1]) for row in rows if row.content.values] == [*range(30)]
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    Path(f"{tmp_path}/\udcff.jsonl").write_bytes(b"{}")
+    with pytest.raises(InvalidArgument, match=r"file '\\udcff.jsonl': expected a name in UTF-8"):
+        files_of(tmp_path, JSON_LINES, {})
