@@ -11,7 +11,7 @@ with what is for the store itself behind it (`mine://host:6379`):
 
 from __future__ import annotations
 
-from protocol.errors import InsufficientStorage
+from protocol.errors import InsufficientStorage, Overloaded
 from protocol.jobs.job import Counts, ItemError, Job
 from protocol.jobs.source import DataFormat, DataPlace, JobSource, Position, Progress
 from protocol.jobs.states import JobState
@@ -28,12 +28,15 @@ from protocol.jobs.store import (
     StoreFigures,
     UnusableStore,
 )
+from protocol.jobs.webhook import Delivery, DeliveryRoom, Webhook
 
 __all__ = [
     "Claim",
     "Counts",
     "DataFormat",
     "DataPlace",
+    "Delivery",
+    "DeliveryRoom",
     "IdempotencyMismatch",
     "InsufficientStorage",
     "Item",
@@ -47,8 +50,10 @@ __all__ = [
     "NewItem",
     "NewJob",
     "Outcome",
+    "Overloaded",
     "Position",
     "Progress",
     "StoreFigures",
     "UnusableStore",
+    "Webhook",
 ]

@@ -18,6 +18,7 @@ from protocol.errors import InvalidArgument
 from protocol.jobs.job import ItemError, Job
 from protocol.jobs.source import JobSource, Progress
 from protocol.jobs.states import JobState
+from protocol.jobs.webhook import Delivery, DeliveryRoom, Webhook
 from protocol.messages import Buffer
 
 
@@ -57,6 +58,7 @@ class NewJob:
     fingerprint: bytes = b""
     kind: str = ""
     source: JobSource | None = None
+    webhook: Webhook | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +189,13 @@ class JobStore(Protocol):
         Raises:
             InsufficientStorage: there is no room for it.
             IdempotencyMismatch: the key was used for another request.
+            Overloaded: it has a webhook, and too many deliveries of its owner have not been taken.
         """
         ...
 
-    async def find(self, owner: str, job_id: str) -> Job | None: ...
+    async def find(self, owner: str | None, job_id: str) -> Job | None:
+        """Without an owner, that of any."""
+        ...
 
     async def jobs(self, owner: str, which: JobFilter, after: str, limit: int) -> Sequence[Job]:
         """The newest first, those that come after the job `after`."""
@@ -256,6 +261,19 @@ class JobStore(Protocol):
         ...
 
     async def figures(self) -> StoreFigures: ...
+
+    async def claim_deliveries(self, room: DeliveryRoom, now: float, until: float) -> Sequence[Delivery]:
+        """Take deliveries that are due, as many as there is room for: first those that were tried least. Nobody is
+        given them again before `until`, unless they are settled."""
+        ...
+
+    async def settle_delivery(self, delivery: Delivery, again: float | None) -> None:
+        """Forget a delivery, or let it be due again at a time."""
+
+    async def link_secret(self) -> bytes:
+        """At least 32 random bytes, made at the first call and the same ever after: links to results are signed by
+        them."""
+        ...
 
 
 class UnusableStore(Exception):

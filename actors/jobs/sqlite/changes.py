@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from actors.jobs.sqlite.batches import forget_old
+from actors.jobs.sqlite.deliveries import check_room, encode_webhook
 from actors.jobs.sqlite.room import MOST_AT_ONCE, NOT_HELD, Files, forget, make_room
 from actors.jobs.sqlite.rows import (
     SELECT_JOB,
@@ -48,14 +49,17 @@ NOTHING = Kept(0, None, None)
 def add(
     db: sqlite3.Connection, new: NewJob, requests: Sequence[Kept], limits: Limits, now: float
 ) -> tuple[Job, bool, Files]:
-    """Raises InsufficientStorage, IdempotencyMismatch."""
+    """Raises InsufficientStorage, IdempotencyMismatch, Overloaded."""
     if (known := _known(db, new)) is not None:
         return known, False, []
+    if new.webhook is not None:
+        check_room(db, new.owner)
     size = sum(request.size for request in requests)
     dropped = make_room(db, size, limits)
     number = db.execute(
         "INSERT INTO jobs (id, owner, model, version, state, queued, created, deadline, bytes, metadata, "
-        "idempotency_key, fingerprint, kind, source) VALUES (?, ?, ?, ?, ?, 0, ?, ?, 0, ?, ?, ?, ?, ?)",
+        "idempotency_key, fingerprint, kind, source, webhook) "
+        "VALUES (?, ?, ?, ?, ?, 0, ?, ?, 0, ?, ?, ?, ?, ?, ?)",
         (
             new.id,
             new.owner,
@@ -69,6 +73,7 @@ def add(
             new.fingerprint,
             new.kind,
             None if new.source is None else new.source.encode().decode(),
+            encode_webhook(new.webhook),
         ),
     ).lastrowid
     assert number is not None

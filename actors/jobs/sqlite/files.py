@@ -17,6 +17,7 @@ from protocol.messages import Buffer
 # What is larger goes into a file.
 LARGE = 64 << 10
 _UNFINISHED = ".part"
+_SECRET_BYTES = 32
 
 
 class PayloadFiles:
@@ -52,7 +53,7 @@ class PayloadFiles:
             file.flush()
             os.fsync(file.fileno())
         self._unfinished(name).rename(self._folder / name)
-        self._sync_folder()
+        _sync(self._folder)
 
     def discard(self, name: str) -> None:
         self._unfinished(name).unlink(missing_ok=True)
@@ -83,9 +84,31 @@ class PayloadFiles:
     def _unfinished(self, name: str) -> Path:
         return (self._folder / name).with_suffix(_UNFINISHED)
 
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+
+def lasting_secret(path: Path) -> bytes:
+    """Random bytes in a file that only the server's user reads; made where there is none. Raises OSError."""
+    try:
+        found = path.read_bytes()
+    except FileNotFoundError:
+        found = b""
+    if len(found) >= _SECRET_BYTES:
+        return found
+    made = secrets.token_bytes(_SECRET_BYTES)
+    unfinished = path.with_suffix(_UNFINISHED)
+    unfinished.unlink(missing_ok=True)
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(made)
+        file.flush()
+        os.fsync(descriptor)
+    unfinished.rename(path)
+    _sync(path.parent)
+    return made
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,7 +1,7 @@
 """Rows of the job store's tables as the records of `protocol.jobs`, and what changes one in them.
 
 Every change of a state goes by `move_job` and `move_items`, which hold it to the tables of legal moves and keep the
-counts right. Blocks; within a transaction of the caller.
+counts right, and the deliveries that follow from it. Blocks; within a transaction of the caller.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from actors.jobs.sqlite.deliveries import is_told, keep
 from protocol.jobs.job import Counts, ItemError, Job, ended_state
 from protocol.jobs.source import JobSource
 from protocol.jobs.states import JOB_MOVES, JobState, check_item_move, check_job_move
@@ -55,8 +56,9 @@ def job_row(row: Sequence[Any]) -> JobRow:
     return JobRow(job, number)
 
 
-def find_job(db: sqlite3.Connection, owner: str, job_id: str) -> JobRow | None:
-    row = db.execute(f"{SELECT_JOB} WHERE id = ? AND owner = ?", (job_id, owner)).fetchone()
+def find_job(db: sqlite3.Connection, owner: str | None, job_id: str) -> JobRow | None:
+    """Without an owner, that of any."""
+    row = db.execute(f"{SELECT_JOB} WHERE id = ? AND owner = ifnull(?, owner)", (job_id, owner)).fetchone()
     return None if row is None else job_row(row)
 
 
@@ -80,9 +82,14 @@ def count_bytes(db: sqlite3.Connection, number: int, more: int) -> None:
 def move_job(db: sqlite3.Connection, number: int, old: JobState, new: JobState, now: float) -> None:
     check_job_move(old, new)
     times = {JobState.RUNNING: ", started = max(started, ?)"}.get(new, ", ended = ?" if new.is_ended else "")
-    db.execute(f"UPDATE jobs SET state = ?{times} WHERE number = ?", (new, *((now,) if times else ()), number))
+    (webhook,) = db.execute(
+        f"UPDATE jobs SET state = ?{times} WHERE number = ? RETURNING webhook",
+        (new, *((now,) if times else ()), number),
+    ).fetchone()
     count_job(db, old, -1)
     count_job(db, new, 1)
+    if webhook is not None and is_told(webhook, new):
+        keep(db, webhook, job_of(db, number), now)
 
 
 def move_items(db: sqlite3.Connection, number: int, old: JobState, new: JobState, where: str = "") -> int:

@@ -110,9 +110,26 @@ ALTER TABLE jobs ADD COLUMN written INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE items ADD COLUMN result_bytes INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX jobs_with_a_source ON jobs (number) WHERE source IS NOT NULL AND ended = 0;
 """
+_WEBHOOKS = """
+ALTER TABLE jobs ADD COLUMN webhook BLOB;
+CREATE TABLE deliveries (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    owner TEXT NOT NULL,
+    url TEXT NOT NULL,
+    host TEXT NOT NULL,
+    state TEXT NOT NULL,
+    job TEXT NOT NULL,
+    created REAL NOT NULL,
+    attempt INTEGER NOT NULL DEFAULT 0,
+    not_before REAL NOT NULL
+);
+CREATE INDEX deliveries_that_are_due ON deliveries (not_before, host, owner, attempt);
+CREATE INDEX deliveries_by_owner ON deliveries (owner);
+"""
 # How the tables came to be what they are, one step for each version. A database of an older one is brought up to date,
 # one of a newer one is refused.
-_STEPS = (_JOBS, _BATCHES, _SOURCES)
+_STEPS = (_JOBS, _BATCHES, _SOURCES, _WEBHOOKS)
 # Kept in the database as `user_version`.
 VERSION = len(_STEPS)
 

@@ -17,10 +17,10 @@ from typing import TextIO
 
 import trio
 
-from actors.jobs.sqlite import changes, queries, sources
+from actors.jobs.sqlite import changes, deliveries, queries, sources
 from actors.jobs.sqlite.batch_store import SqliteBatches
 from actors.jobs.sqlite.changes import NOTHING, Kept
-from actors.jobs.sqlite.files import LARGE, PayloadFiles
+from actors.jobs.sqlite.files import LARGE, PayloadFiles, lasting_secret
 from actors.jobs.sqlite.rows import find_job
 from actors.jobs.sqlite.schema import open_database
 from actors.jobs.sqlite.thread import StoreThread
@@ -30,6 +30,7 @@ from protocol.jobs.job import ItemError, Job
 from protocol.jobs.source import Progress
 from protocol.jobs.states import JobState
 from protocol.jobs.store import Claim, Item, JobFilter, Limits, NewItem, NewJob, Outcome, StoreFigures, UnusableStore
+from protocol.jobs.webhook import Delivery, DeliveryRoom
 from protocol.messages import Buffer
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class SqliteStore(SqliteBatches):
                 await trio.lowlevel.checkpoint()
         return made, is_made
 
-    async def find(self, owner: str, job_id: str) -> Job | None:
+    async def find(self, owner: str | None, job_id: str) -> Job | None:
         found = await self._thread.call(lambda db: find_job(db, owner, job_id))
         return None if found is None else found.job
 
@@ -179,6 +180,20 @@ class SqliteStore(SqliteBatches):
 
     async def figures(self) -> StoreFigures:
         return await self._thread.call(queries.figures)
+
+    async def claim_deliveries(self, room: DeliveryRoom, now: float, until: float) -> Sequence[Delivery]:
+        return await self._thread.call(lambda db: deliveries.claim(db, room, now, until))
+
+    async def settle_delivery(self, delivery: Delivery, again: float | None) -> None:
+        await self._thread.call(lambda db: deliveries.settle(db, delivery, again))
+
+    async def link_secret(self) -> bytes:
+        try:
+            return await trio.to_thread.run_sync(lasting_secret, self._folder / "link-secret")
+        except OSError as error:
+            raise InsufficientStorage(
+                f"the secret of links to results cannot be kept in the job store: {error.strerror or error}"
+            ) from None
 
     def _open_folder(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import trio
 
-from actors.jobs.sqlite import changes, queries, sources
+from actors.jobs.sqlite import changes, deliveries, queries, sources
 from actors.jobs.sqlite.changes import NOTHING, Kept
 from actors.jobs.sqlite.rows import find_job
 from actors.jobs.sqlite.schema import open_database
@@ -19,6 +19,7 @@ from protocol.jobs.job import ItemError, Job
 from protocol.jobs.source import Progress
 from protocol.jobs.states import JobState
 from protocol.jobs.store import Claim, Item, JobFilter, Limits, NewItem, NewJob, Outcome, StoreFigures
+from protocol.jobs.webhook import Delivery, DeliveryRoom
 from protocol.messages import Buffer
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ class DirectStore:
         made, is_new, _ = await self._write(lambda: changes.add(self.db, job, kept, self.limits, now))
         return made, is_new
 
-    async def find(self, owner: str, job_id: str) -> Job | None:
+    async def find(self, owner: str | None, job_id: str) -> Job | None:
         await trio.lowlevel.checkpoint()
         found = find_job(self.db, owner, job_id)
         return None if found is None else found.job
@@ -102,6 +103,16 @@ class DirectStore:
     async def figures(self) -> StoreFigures:
         await trio.lowlevel.checkpoint()
         return queries.figures(self.db)
+
+    async def claim_deliveries(self, room: DeliveryRoom, now: float, until: float) -> Sequence[Delivery]:
+        return await self._write(lambda: deliveries.claim(self.db, room, now, until))
+
+    async def settle_delivery(self, delivery: Delivery, again: float | None) -> None:
+        await self._write(lambda: deliveries.settle(self.db, delivery, again))
+
+    async def link_secret(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return b"s" * 32
 
     async def _write(self, change: Callable[[], T]) -> T:
         await trio.lowlevel.checkpoint()

@@ -14,16 +14,18 @@ import pytest
 import trio
 
 from actors.jobs.sqlite.files import LARGE
-from actors.jobs.sqlite.schema import VERSION
+from actors.jobs.sqlite.schema import _JOBS, VERSION
 from actors.jobs.sqlite.store import SqliteStore
 from protocol.errors import InsufficientStorage, Internal
 from protocol.jobs.job import Job, new_job_id
 from protocol.jobs.states import JobState
 from protocol.jobs.store import IdempotencyMismatch, JobFilter, Limits, NewItem, NewJob, Outcome, UnusableStore
+from protocol.jobs.webhook import DeliveryRoom, Webhook
 from protocol.messages import Buffer
 
 LIMITS = Limits(reserve=0)
 NOW = 1_800_000_000.0
+ROOM = DeliveryRoom(total=64, per_host=4, per_owner=32)
 
 
 @asynccontextmanager
@@ -181,6 +183,30 @@ async def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_a_database_of_an_earlier_version_is_brought_up_to_date(tmp_path: Path) -> None:
+    db = sqlite3.connect(tmp_path / "jobs.sqlite3")
+    db.executescript(f"{_JOBS}PRAGMA user_version = 1;")
+    db.execute(
+        "INSERT INTO jobs (id, owner, model, version, state, queued, created, deadline, bytes, metadata) "
+        f"VALUES ('job_1', 'ann', 'm', -1, 'queued', 1, {NOW}, {NOW + 100}, 1, '{{}}')"
+    )
+    db.execute(
+        "INSERT INTO items (job, place, model, state, not_before, custom_id, form, request, request_bytes) "
+        f"VALUES (1, 0, 'm', 'queued', {NOW}, '', x'', x'61', 1)"
+    )
+    db.execute("INSERT INTO job_counts VALUES ('queued', 1)")
+    db.commit()
+    db.close()
+    for _ in range(2):
+        async with opened(tmp_path) as store:
+            assert (await store.find("ann", "job_1")) is not None
+    async with opened(tmp_path) as store:
+        assert (await succeed(store, b"result")).id == "job_1"
+        job, _ = await store.add(replace(new(b"a"), webhook=Webhook("https://a/", "https://a")), NOW)
+        assert (await succeed(store, b"result")).id == job.id
+        assert [each.job.id for each in await store.claim_deliveries(ROOM, NOW, NOW + 60)] == [job.id]
+
+
 async def test_what_is_no_database_or_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "jobs.sqlite3").write_bytes(b"something else" * 1000)
     store = SqliteStore(tmp_path)
@@ -262,3 +288,15 @@ async def test_a_full_disk_refuses_and_recovers_by_itself(small_disk: Path) -> N
         assert done is not None
         assert done.state is JobState.SUCCEEDED
         await store.add(new(bytes(100_000)), NOW)
+
+
+async def test_the_secret_of_links_is_made_once_and_read_by_nobody_else(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        secret = await store.link_secret()
+        assert await store.link_secret() == secret
+    async with opened(tmp_path) as store:
+        assert await store.link_secret() == secret
+    assert len(secret) >= 32
+    assert (tmp_path / "link-secret").stat().st_mode & 0o777 == 0o600
+    async with opened(tmp_path / "other") as other:
+        assert await other.link_secret() != secret

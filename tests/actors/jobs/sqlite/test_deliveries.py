@@ -1,0 +1,138 @@
+"""Deliveries of webhooks in the job store: made with the state that they tell, kept until they are settled."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.jobs.sqlite import changes, deliveries
+from actors.jobs.sqlite.changes import NOTHING, Kept
+from actors.jobs.sqlite.schema import open_database
+from protocol.errors import Overloaded
+from protocol.jobs.job import Job, new_job_id
+from protocol.jobs.states import JobState
+from protocol.jobs.store import Limits, NewItem, NewJob, Outcome
+from protocol.jobs.webhook import EVENT_STATES, Delivery, DeliveryRoom, Webhook
+
+LIMITS = Limits(keep_seconds=50.0)
+METADATA = {"a": "ä\ud800"}  # JSON may have half a character
+ROOM = DeliveryRoom(total=64, per_host=4, per_owner=8)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    made = open_database(tmp_path / "jobs.sqlite3")
+    yield made
+    made.close()
+
+
+def add(
+    db: sqlite3.Connection, *, host: str = "https://a", owner: str = "ann", states: tuple[JobState, ...] = EVENT_STATES
+) -> Job:
+    webhook = Webhook(f"{host}/hook", host, frozenset(states))
+    item = NewItem("m", [b"r"])
+    new = NewJob(new_job_id(1.0), owner, [item], 100.0, model="m", metadata=METADATA, webhook=webhook)
+    job, _, _ = changes.add(db, new, [Kept(1, b"r", None)], LIMITS, 1.0)
+    return job
+
+
+def run(db: sqlite3.Connection, state: JobState = JobState.SUCCEEDED, now: float = 2.0) -> Job:
+    (claim,) = changes.claim(db, {}, 1, now)
+    ended, _ = changes.finish(db, Outcome(claim.job_id, claim.index, claim.claim, state), NOTHING, now)
+    assert ended is not None
+    return ended
+
+
+def claim(db: sqlite3.Connection, now: float, room: DeliveryRoom = ROOM) -> list[Delivery]:
+    return deliveries.claim(db, room, now, now + 60)
+
+
+def test_each_state_that_is_told_makes_one(db: sqlite3.Connection) -> None:
+    add(db)
+    assert claim(db, 1.0) == []
+    ended = run(db)
+    running, succeeded = claim(db, 2.0)
+    assert [running.state, succeeded.state] == [JobState.RUNNING, JobState.SUCCEEDED]
+    assert (running.job.state, running.job.counts.running) == (JobState.RUNNING, 1)
+    assert (succeeded.job, succeeded.created, succeeded.attempt, succeeded.url) == (ended, 2.0, 1, "https://a/hook")
+    assert running.id != succeeded.id
+
+
+def test_of_others_none_is_made(db: sqlite3.Connection) -> None:
+    add(db, states=(JobState.FAILED,))
+    run(db)
+    assert claim(db, 2.0) == []
+    add(db, states=(JobState.FAILED,))
+    run(db, JobState.FAILED)
+    assert [each.state for each in claim(db, 2.0)] == [JobState.FAILED]
+
+
+def test_jobs_that_end_without_having_run(db: sqlite3.Connection) -> None:
+    cancelled, late = add(db), add(db)
+    changes.cancel(db, "ann", cancelled.id, 2.0)
+    changes.expire(db, LIMITS, 200.0)
+    assert {each.job.id: each.state for each in claim(db, 200.0)} == {
+        cancelled.id: JobState.CANCELLED,
+        late.id: JobState.EXPIRED,
+    }
+
+
+def test_they_outlive_their_job(db: sqlite3.Connection) -> None:
+    job = add(db, states=(JobState.SUCCEEDED,))
+    run(db)
+    assert changes.remove(db, "ann", job.id)[0]
+    (delivery,) = claim(db, 3.0)
+    assert (delivery.job.id, delivery.job.metadata) == (job.id, METADATA)
+
+
+def test_a_claim_hides_and_does_not_lose(db: sqlite3.Connection) -> None:
+    add(db, states=(JobState.SUCCEEDED,))
+    run(db)
+    (first,) = claim(db, 3.0)
+    assert claim(db, 62.0) == []
+    (second,) = claim(db, 63.0)  # the server has ended meanwhile
+    assert (second.id, second.attempt) == (first.id, 2)
+    deliveries.settle(db, second, 70.0)
+    assert claim(db, 69.0) == []
+    (third,) = claim(db, 70.0)
+    deliveries.settle(db, third, None)
+    assert claim(db, 1000.0) == []
+
+
+def test_a_host_or_an_owner_has_its_share_and_others_theirs(db: sqlite3.Connection) -> None:
+    for owner, hosts in (
+        ("ann", ["https://dead"] * 20 + [f"https://dead{n}" for n in range(20)]),
+        ("bob", ["https://b"]),
+    ):
+        for host in hosts:
+            add(db, host=host, owner=owner, states=(JobState.SUCCEEDED,))
+            run(db)
+    claimed = claim(db, 3.0)
+    hosts = [each.host for each in claimed]
+    assert (len(claimed), hosts.count("https://dead"), hosts.count("https://b")) == (9, 4, 1)
+    busy = DeliveryRoom(total=64, per_host=4, per_owner=8, hosts={"https://dead": 4}, owners={"ann": 7})
+    assert [each.owner for each in claim(db, 3.0, busy)] == ["ann"]
+    assert claim(db, 3.0, DeliveryRoom(total=2, per_host=4, per_owner=8, hosts={"https://c": 2})) == []
+
+
+def test_what_was_tried_least_comes_first(db: sqlite3.Connection) -> None:
+    for number in range(4):
+        add(db, host=f"https://{number}", states=(JobState.SUCCEEDED,))
+        run(db)
+    for tried in claim(db, 3.0, DeliveryRoom(3, 4, 8)):
+        deliveries.settle(db, tried, 2.5)
+    (next_one,) = claim(db, 3.0, DeliveryRoom(1, 4, 8))
+    assert next_one.attempt == 1
+
+
+def test_a_job_is_refused_where_too_much_is_not_taken(db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliveries, "MOST_OF_OWNER", 2)
+    for _ in range(2):
+        add(db, states=(JobState.SUCCEEDED,))
+        run(db)
+    with pytest.raises(Overloaded, match="2 webhooks of jobs of 'ann' have not been taken"):
+        add(db)
+    add(db, owner="bob")
