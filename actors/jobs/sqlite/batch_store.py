@@ -72,7 +72,11 @@ class SqliteBatches:
         return await self._thread.call(batches.unended_batches)
 
     async def change_batch(
-        self, batch_id: str, change: Change, files: Sequence[tuple[StoredFile, FileWriter]] = (), kept_until: float = 0
+        self,
+        batch_id: str,
+        change: Change,
+        files: Sequence[tuple[StoredFile, FileWriter]] = (),
+        kept_until: float | None = None,
     ) -> Batch | None:
         new = [file for file, _ in files]
         with trio.CancelScope(shield=True):  # whether the files are kept must be known

@@ -115,8 +115,9 @@ def unended_batches(db: sqlite3.Connection) -> Sequence[Batch]:
 
 
 def change_batch(
-    db: sqlite3.Connection, batch_id: str, change: Change, new_files: Sequence[StoredFile], kept_until: float
+    db: sqlite3.Connection, batch_id: str, change: Change, new_files: Sequence[StoredFile], kept_until: float | None
 ) -> tuple[Batch | None, Files]:
+    """Without `kept_until` it is kept for as long as before: a batch that has ended may be looked at again."""
     row = db.execute("SELECT number, record, bytes FROM batches WHERE id = ?", (batch_id,)).fetchone()
     if row is None:
         return None, []
@@ -124,7 +125,7 @@ def change_batch(
     batch = change(_read_batch(record))
     record = msgspec.msgpack.encode(batch)
     db.execute(
-        "UPDATE batches SET record = ?, bytes = ?, ended = ?, expires = ? WHERE number = ?",
+        "UPDATE batches SET record = ?, bytes = ?, ended = ?, expires = coalesce(?, expires) WHERE number = ?",
         (record, len(record) + ROW_BYTES, batch.ended, kept_until, number),
     )
     count_total(db, len(record) + ROW_BYTES - size)

@@ -78,8 +78,12 @@ class BatchStore(Protocol):
     async def unended_batches(self) -> Sequence[Batch]: ...
 
     async def change_batch(
-        self, batch_id: str, change: Change, files: Sequence[tuple[StoredFile, FileWriter]] = (), kept_until: float = 0
+        self,
+        batch_id: str,
+        change: Change,
+        files: Sequence[tuple[StoredFile, FileWriter]] = (),
+        kept_until: float | None = None,
     ) -> Batch | None:
         """Change a batch, and keep its files in the same moment; returns it as it is then, None where there is none.
-        One that has ended is kept until then, and its job forgotten."""
+        One that has ended is kept until then, or as long as before, and its job forgotten."""
         ...
