@@ -105,6 +105,25 @@ def test_jobs_are_listed_cancelled_and_deleted(page: Any, server: ServerProcess,
     expect(page.locator("h1:focus")).to_have_text("Jobs")
 
 
+def test_rows_of_files_say_where_their_results_are(page: Any, models: Path, tmp_path: Path) -> None:
+    """There is nothing to save: these are files."""
+    (tmp_path / "rows.jsonl").write_text('{"IN": ["a"]}\n' * 3)
+    flags = (*FLAGS, f"--jobs-store={tmp_path / 'jobs'}", f"--jobs-allow-url={tmp_path}")
+    with ServerProcess(*flags, repository=models) as server:
+        client = JobClient(server.addresses["http"])
+        given, taken = f"{tmp_path}/rows.jsonl", f"{tmp_path}/out"
+        made = client.call(
+            "POST", "/v2/jobs", {"model_name": "texts", "input": {"url": given}, "output": {"url": taken}}
+        )
+        job = made.json["id"]
+        client.ended(job)
+        opened(page, server, "jobs")
+        expect(row(page, job)).to_contain_text(f"rows of {given}, results in {taken}")
+        expect(row(page, job)).to_contain_text("3 succeeded of 3, 3 written")
+        assert page.get_by_label(f"Result of {job}").count() == 0
+        assert violations(page) == []
+
+
 def test_many_jobs_come_in_pages(page: Any, server: ServerProcess) -> None:
     client = JobClient(server.addresses["http"])
     made = [client.submit(listed(1)) for _ in range(60)]

@@ -74,7 +74,8 @@ function captionOf(value, page, access) {
 
 function Row({ job, act, busy, access }) {
   return html`<tr>
-    <th scope="row"><code>${job.id}</code>${Object.entries(job.metadata ?? {}).map(([name, text]) => html`<span class="reason" key=${name}>${name}: ${text}</span>`)}</th>
+    <th scope="row"><code>${job.id}</code>${Object.entries(job.metadata ?? {}).map(([name, text]) => html`<span class="reason" key=${name}>${name}: ${text}</span>`)}
+      ${job.input && html`<span class="reason">rows of ${job.input.url}, results in ${job.output.url}</span>`}</th>
     <td>${job.model_name ?? "several"}${job.model_version && `, version ${job.model_version}`}</td>
     <td><span class=${CLASSES[job.state] ?? "warn"}><span aria-hidden="true">${MARKS[job.state] ?? "… "}</span>${job.state}</span>
       ${job.error && html`<span class="reason">${job.error.message.slice(0, 300)}</span>`}</td>
@@ -95,8 +96,9 @@ function Counts({ job }) {
   const { total, ...by } = job.counts;
   const ended = by.succeeded + by.failed + by.cancelled + by.expired;
   const told = Object.entries(by).filter(([, count]) => count > 0);
-  return html`<progress max=${total} value=${ended} aria-label=${`Requests of ${job.id} that have ended`}></progress>
-    <span class="reason">${told.map(([state, count]) => `${number(count)} ${state}`).join(", ")} of ${number(total)}</span>`;
+  const isRead = !job.input || ENDED.has(job.state);  // else how many rows there are is not known yet
+  return html`<progress max=${total || 1} value=${isRead ? ended : null} aria-label=${`Requests of ${job.id} that have ended`}></progress>
+    <span class="reason">${told.map(([state, count]) => `${number(count)} ${state}`).join(", ")} of ${number(total)}${job.output && `, ${number(job.output.rows)} written`}</span>`;
 }
 
 function Acts({ job, act, busy, access }) {
@@ -113,7 +115,7 @@ function Acts({ job, act, busy, access }) {
   return html`
     ${!isEnded &&
     html`<button type="button" class="plain" disabled=${busy || job.state === "cancelling"} aria-label=${`Cancel ${job.id}`} onClick=${cancel}>Cancel</button>`}
-    ${isEnded && html`<${Result} job=${job} act=${act} busy=${busy} access=${access} />`}
+    ${isEnded && !job.output && html`<${Result} job=${job} act=${act} busy=${busy} access=${access} />`}
     <button type="button" class="plain" disabled=${busy} aria-label=${`${isSure ? "Really delete" : "Delete"} ${job.id}`}
       onClick=${remove} onBlur=${() => setSure(false)}>${isSure ? "Really delete" : "Delete"}</button>
   `;
