@@ -12,9 +12,8 @@ from actors.core.server_core import ServerCore
 from actors.jobs.batches.batches import BatchRules
 from protocol.errors import Unavailable
 from protocol.http.openai.batches.execution import LineExecutor
-from protocol.http.openai.batches.source import LineSource
+from protocol.http.openai.batches.source import FileReader, LineSource, NoFiles
 from protocol.http.openai.targets import find_target
-from protocol.jobs.batches.store import BatchStore
 from protocol.quotas.accounts import Account
 from protocol.quotas.quota import Unit
 from protocol.services import EdgeServices
@@ -24,13 +23,13 @@ FindAccount = Callable[[str], Account | None]
 
 
 def line_executor(
-    settings: Settings, core: ServerCore, services: EdgeServices, store: BatchStore, account: FindAccount
+    settings: Settings, core: ServerCore, services: EdgeServices, files: FileReader | None, account: FindAccount
 ) -> LineExecutor:
-    """What runs the lines of batches, with the services of an edge."""
+    """What runs the lines of batches, with the services of an edge. Without files only `run_body` may be called."""
     return LineExecutor(
         services,
         replace(settings.http_edge(), openai=settings.openai()),
-        LineSource(store),
+        LineSource(files or NoFiles()),
         lowest_priority=core.lowest_priority,
         load_of=core.load_of,
         account=account,

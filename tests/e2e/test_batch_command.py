@@ -254,6 +254,31 @@ def test_a_language_model_by_its_folder(tmp_path: Path) -> None:
         assert text["data"][0].startswith(f"Story {line['index']}")
 
 
+def chat(index: int, **body: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": f"Story {index}"}]
+    made = {"model": "tiny", "messages": messages, "max_tokens": 3, "temperature": 0, **body}
+    return {"custom_id": f"c{index}", "method": "POST", "url": "/v1/chat/completions", "body": made}
+
+
+@needs_openvino_genai
+def test_lines_of_openai_s_batch_files(tmp_path: Path) -> None:
+    rows = [chat(0), chat(1), chat(2, model="another"), chat(3, messages=7), {**chat(4), "url": "/v1/x"}]
+    source, target = write_lines(tmp_path / "in.jsonl", [*rows, {"text_input": "plain"}]), tmp_path / "out.jsonl"
+    code, said = batch(source, target, "--model", TINY, "--served-model-name=tiny")
+    assert code == 2, said
+    *chats, plain = lines_of(target)
+    assert [(line["custom_id"], line["response"]["status_code"], line["error"]) for line in chats] == [
+        ("c0", 200, None),
+        ("c1", 200, None),
+    ]
+    assert all(line["response"]["body"]["usage"]["completion_tokens"] == 3 for line in chats)
+    assert (plain["index"], plain["response"]["model_name"]) == (5, "tiny")
+    other, wrong, nowhere = lines_of(tmp_path / "out.jsonl.errors.jsonl")
+    assert (other["custom_id"], other["response"], other["error"]["message"]) == ("c2", None, "Unknown model: another")
+    assert (wrong["custom_id"], wrong["response"]["status_code"], wrong["error"]) == ("c3", 400, None)
+    assert (nowhere["index"], "'url': expected one of" in nowhere["error"]["message"]) == (4, True)
+
+
 def test_machines_share_an_input(model: Path, tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.jsonl", [{"X": [index]} for index in range(31)])
     found: dict[int, int] = {}

@@ -21,6 +21,7 @@ from protocol.jobs.rows import ResultRow
 from protocol.jobs.source import Position
 from protocol.messages import InferenceRequest, InferenceResponse
 from trioton.batch.gate import Gate
+from trioton.batch.openai_lines import RouteRequest, RouteResult, Routes
 from trioton.in_process import Models
 
 # So often the model's process may die with a row, the first time beside others, then alone.
@@ -35,7 +36,7 @@ class RequestRow:
 
     index: int
     custom_id: str
-    request: InferenceRequest | ServerError
+    request: InferenceRequest | RouteRequest | ServerError
     end: Position
 
 
@@ -48,6 +49,7 @@ class Attempts:
     """Of one run.
 
     Attributes:
+        routes: for rows that are requests to routes; None where there can be none.
         patience: for how many seconds a row is tried again that the model refuses as unavailable.
         retries: how often rows were tried again.
     """
@@ -55,21 +57,23 @@ class Attempts:
     models: Models
     is_decoupled: bool
     patience: float
+    routes: Routes | None = None
     retries: int = 0
     _gate: Gate = field(default_factory=Gate)
     _answered_at: float = -math.inf
 
     async def run(self, row: RequestRow) -> ResultRow:
         """Raises ModelUnavailable."""
-        if isinstance(row.request, ServerError):
-            return _failed(row, row.request)
+        request = row.request
+        if isinstance(request, ServerError):
+            return _failed(row, request)
         trying = _Trying(row)
         while True:
             try:
                 async with self._gate.passed(alone=trying.deaths > 0):
-                    responses = await self._infer(msgspec.structs.replace(row.request))
+                    result = await self._answer(row, request)
                 self._answered_at = trio.current_time()
-                return ResultRow(row.index, row.custom_id, responses)
+                return result
             except InstanceDied as error:
                 trying.deaths += 1
                 if trying.deaths >= MOST_DEATHS:
@@ -96,6 +100,13 @@ class Attempts:
         trying.refusals += 1
         await trio.sleep(min(retry_seconds(trying.refusals - 1), left))
         return None
+
+    async def _answer(self, row: RequestRow, request: InferenceRequest | RouteRequest) -> ResultRow:
+        if isinstance(request, RouteRequest):
+            assert self.routes is not None  # else no such rows are read
+            return await self.routes.run(row.index, row.custom_id, request)
+        responses = await self._infer(msgspec.structs.replace(request))
+        return ResultRow(row.index, row.custom_id, responses)
 
     async def _infer(self, request: InferenceRequest) -> list[InferenceResponse]:
         if not self.is_decoupled:
@@ -132,7 +143,8 @@ class _Kept:
 
 
 def _failed(row: RequestRow, error: ServerError) -> ResultRow:
-    return ResultRow(row.index, row.custom_id, error=ItemError(error.kind, error.message))
+    make = RouteResult if isinstance(row.request, RouteRequest) else ResultRow
+    return make(row.index, row.custom_id, error=ItemError(error.kind, error.message))
 
 
 def _poison(deaths: int, error: InstanceDied) -> Internal:

@@ -118,7 +118,7 @@ def batch_job(words: Sequence[str], environment: Mapping[str, str]) -> BatchJob:
     values = {**read_environment(batch_table(), environment), **given}
     own = {row.field_name for row in rows(BatchFlags)}
     flags = BatchFlags(**{name: value for name, value in values.items() if name in own})
-    settings, model = _settings(flags.model, {name: value for name, value in values.items() if name not in own})
+    settings, model = _settings(flags, {name: value for name, value in values.items() if name not in own})
     data_format = _format("INPUT", places[0], flags.format, "--format")
     output_format = DataFormat(flags.output_format) if flags.output_format else format_of(places[1])
     if output_format is DataFormat.IMAGES:
@@ -154,8 +154,9 @@ def _absolute(place: Place) -> Place:
     return Path(os.path.abspath(place)) if isinstance(place, Path) else place
 
 
-def _settings(model: str, values: dict[str, Any]) -> tuple[Settings, str]:
+def _settings(flags: BatchFlags, values: dict[str, Any]) -> tuple[Settings, str]:
     """Those of a server that has this model alone and listens nowhere, and the model's name."""
+    model = flags.model
     if not model:
         raise UsageError("--model is required: the name of the model that is run")
     chosen: dict[str, Any] = {
@@ -168,11 +169,13 @@ def _settings(model: str, values: dict[str, Any]) -> tuple[Settings, str]:
         "model_control_mode": "explicit",
         **values,
     }
+    if flags.served_model_name and (values.get("model_repository") or folder_of_word(model) is None):
+        raise UsageError("--served-model-name is for the folder of a language model")
     if values.get("model_repository"):
         return Settings(load_model=(model,), **chosen), model
     folder = folder_of_word(model)
     if folder is not None:
-        served = served_folder(folder)
+        served = served_folder(folder, flags.served_model_name)
         return Settings(folders=(served,), load_model=(served.name,), **chosen), served.name
     if not os.path.exists(model):
         raise UsageError(f"--model '{model}' is no directory; for a model of a repository give --model-repository, too")

@@ -31,6 +31,13 @@ class BatchFlags:
         help="The model, of the repositories; without --model-repository the directory of a model, or the folder of a "
         "language model.",
     )
+    served_model_name: str = flag(
+        "",
+        str,
+        group=BATCH,
+        metavar="<name>",
+        help="The name of the model in a folder, as lines of OpenAI's batch files have it; where absent, the folder's.",
+    )
     version: int | None = flag(
         None,
         integer(1, 2**63 - 1),

@@ -14,6 +14,7 @@ from protocol.jobs.rows import InputRow
 from protocol.jobs.source import DataFormat, Position
 from protocol.messages import InferenceRequest
 from trioton.batch.attempts import RequestRow
+from trioton.batch.openai_lines import RouteRequest, read_route_line
 
 # What is read at once, at most.
 _ROWS = 256
@@ -71,6 +72,7 @@ class Input:
     files: Sequence[InputFile]
     data_format: DataFormat
     decoder: RowDecoder
+    has_routes: bool = False  # lines of OpenAI's batch files are requests
     start: Position = Position()  # noqa: RUF009 (frozen)
     shard: Shard = Shard()
     limit: int | None = None
@@ -109,10 +111,11 @@ class Input:
                 file.opened.close()
 
     def _request(self, found: InputRow) -> RequestRow:
-        request: InferenceRequest | ServerError
+        request: InferenceRequest | RouteRequest | ServerError
         custom_id = found.file if self.data_format is DataFormat.IMAGES else ""
         try:
-            named, request = self.decoder.decode(found.content)
+            line = found.content.line if self.has_routes else None
+            named, request = (line and read_route_line(line)) or self.decoder.decode(found.content)
             custom_id = named or custom_id
         except ServerError as error:
             request = error.with_traceback(None)
@@ -126,5 +129,10 @@ class Input:
         self._fraction = max(self._fraction, of_bytes, of_rows)
 
 
-def _byte_size(request: InferenceRequest | ServerError) -> int:
-    return 0 if isinstance(request, ServerError) else sum(tensor.byte_size for tensor in request.inputs)
+def _byte_size(request: InferenceRequest | RouteRequest | ServerError) -> int:
+    match request:
+        case InferenceRequest():
+            return sum(tensor.byte_size for tensor in request.inputs)
+        case RouteRequest():
+            return len(request.body)
+    return 0

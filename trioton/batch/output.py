@@ -10,9 +10,9 @@ from typing import BinaryIO
 
 from actors.jobs.data.writer import OutputWriter
 from protocol.errors import ServerError
-from protocol.http.codec.job_rows import result_line
 from protocol.jobs.job import ItemError
 from protocol.jobs.rows import ResultRow
+from trioton.batch.openai_lines import encode_line
 from trioton.batch.state import Ends, UnusableState, sync_folder
 from trioton.batch.window import byte_size
 
@@ -52,10 +52,10 @@ class LinesOutput:
         failures: list[bytes] = []
         for row in results:
             try:
-                (lines if row.error is None else failures).append(result_line(row))
+                (lines if row.error is None else failures).append(encode_line(row))
             except ServerError as error:
                 told = ItemError(error.kind, f"the result does not fit into JSON lines: {error.message}")
-                failures.append(result_line(ResultRow(row.index, row.custom_id, error=told)))
+                failures.append(encode_line(ResultRow(row.index, row.custom_id, error=told)))
         self._results.write(b"".join(lines))
         if failures:
             self._open_errors().write(b"".join(failures))

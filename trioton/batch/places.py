@@ -15,12 +15,12 @@ from typing import Protocol
 
 from actors.jobs.data.places import Place, target_of
 from actors.jobs.data.writer import OutputWriter
-from protocol.http.codec.job_rows import result_line
 from protocol.jobs.source import DataFormat
 from repository.stores.client import Bucket
 from repository.stores.targets import BucketTarget
 from repository.stores.urls import StoreUrl
 from trioton.batch.input import Shard
+from trioton.batch.openai_lines import encode_line
 from trioton.batch.output import FolderOutput, LinesOutput, parts_from
 from trioton.batch.state import State, StateFile, UnusableState, decode_state, encode_state
 
@@ -93,7 +93,7 @@ class OutputPlace:
             for path in parts_from(self.place, state.position.row):
                 path.unlink()
         target = target_of(self.place, environment)
-        writer = OutputWriter(target, self.data_format, result_line, is_batched=is_batched)
+        writer = OutputWriter(target, self.data_format, encode_line, is_batched=is_batched)
         writer.open()
         yield FolderOutput(writer)
 

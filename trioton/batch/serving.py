@@ -15,17 +15,21 @@ from actors.jobs.data.places import InputFile, Place
 from protocol.core import LoadParameters
 from protocol.errors import ServerError
 from protocol.http.codec.job_rows import RowDecoder
+from protocol.http.openai.batches.execution import LineExecutor
 from protocol.jobs.model_inputs import ModelInputs
 from protocol.jobs.source import DataFormat
 from trioton.batch.attempts import Attempts, ModelUnavailable
 from trioton.batch.flags import BatchFlags
 from trioton.batch.input import Input
+from trioton.batch.openai_lines import Routes
 from trioton.batch.output import FolderOutput, LinesOutput
 from trioton.batch.places import OutputPlace, States
 from trioton.batch.progress import ProgressLine
 from trioton.batch.run import Run
 from trioton.batch.state import Identity, State, UnusableState
 from trioton.batch.window import Window
+from trioton.batch_service import line_executor
+from trioton.edges import services_of_batches
 from trioton.process import STOP_SIGNALS, end_process
 from trioton.server import ExitTimeoutExpired, Server, StartError
 from trioton.settings import Settings
@@ -53,6 +57,14 @@ class BatchJob:
     config: str | None = None
 
 
+class _Server(Server):
+    """One that runs lines of OpenAI's batch files, too, without an edge."""
+
+    def line_executor(self) -> LineExecutor:
+        services = services_of_batches(self._shared(None))
+        return line_executor(self.settings, self.core, services, None, lambda _: None)
+
+
 class Serving:
     """One run. `signal` is the one that has ended it, 0 for none."""
 
@@ -60,7 +72,7 @@ class Serving:
         self.signal = 0
         self._job, self._states, self._state, self._files = job, states, state, files
         settings = job.settings if job.config is None else replace(job.settings, load_model=())
-        self._server = Server(settings)
+        self._server = _Server(settings)
         self._whole = trio.CancelScope()
         self._run: Run | None = None
         self._failure: Exception | None = None
@@ -120,25 +132,38 @@ class Serving:
             (each.name, each.datatype, tuple(each.shape)) for each in models.model_metadata(job.model, version).inputs
         ]
         inputs = ModelInputs(job.model, tensors, is_batched=is_batched)
+        routes = self._routes()
         rows = Input(
             self._files,
             job.input_format,
             RowDecoder(inputs, version, job.settings.http_max_input_size),
-            self._state.position,
-            job.flags.shard,
-            job.flags.limit,
+            has_routes=routes is not None,
+            start=self._state.position,
+            shard=job.flags.shard,
+            limit=job.flags.limit,
         )
+        attempts = Attempts(models, models.is_decoupled(job.model, version), job.flags.retry_secs, routes)
         try:
             with job.output.results(self._state, job.environment, is_batched=is_batched) as results:
-                await self._run_to(rows, results)
+                await self._run_to(rows, results, attempts)
         finally:
             rows.close()
 
-    async def _run_to(self, rows: Input, results: LinesOutput | FolderOutput) -> None:
-        job, models = self._job, self._server.models
+    def _routes(self) -> Routes | None:
+        """OpenAI's, where the model has text and they would ask the version that is wanted."""
+        core, job = self._server.core, self._job
+        try:
+            core.text_model(job.model)
+        except ServerError:
+            return None
+        if job.flags.version is not None:
+            return None
+        return Routes(core, self._server.line_executor(), job.model, job.settings.openai().lora_separator)
+
+    async def _run_to(self, rows: Input, results: LinesOutput | FolderOutput, attempts: Attempts) -> None:
+        job = self._job
         in_flight = job.flags.in_flight or self._usual_in_flight()
         window = Window(max(4 * in_flight, _LEAST_WINDOW), _WINDOW_BYTES, self._state.position)
-        attempts = Attempts(models, models.is_decoupled(job.model, job.identity.version), job.flags.retry_secs)
         run = self._run = Run(rows, results, self._states, attempts, self._state, in_flight=in_flight, window=window)
         try:
             async with trio.open_nursery() as nursery:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from protocol.jobs.rows import ResultRow
 from protocol.jobs.source import Position
+from trioton.batch.openai_lines import RouteResult
 
 
 @dataclass(slots=True)
@@ -61,5 +62,6 @@ class Window:
 
 
 def byte_size(ended: ResultRow) -> int:
-    """Of all tensors of a result."""
-    return sum(tensor.byte_size for response in ended.responses for tensor in response.outputs)
+    """Of all tensors of a result, or of a route's answer."""
+    tensors = sum(tensor.byte_size for response in ended.responses for tensor in response.outputs)
+    return tensors + (len(ended.answer) if isinstance(ended, RouteResult) else 0)

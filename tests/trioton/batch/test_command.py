@@ -76,6 +76,7 @@ def test_batches_of_another_size(model: Path) -> None:
         (["in.jsonl", "xyz://b/out.jsonl", "--model=MODEL"], "url 'xyz://b/out.jsonl'"),
         (["in.jsonl", "out.jsonl", "--model=m", "--model-repository=FOLDER", "--batch=3"], "--batch needs a config"),
         (["in.jsonl", "out.jsonl", "--model=MODEL", "--http-port=1"], "Bad option"),
+        (["in.jsonl", "out.jsonl", "--model=MODEL", "--served-model-name=x"], "is for the folder of a language model"),
     ],
 )
 def test_what_cannot_be_meant(words: list[str], text: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:

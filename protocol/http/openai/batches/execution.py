@@ -5,8 +5,9 @@ Used by the runner of jobs. What a handler answers is kept as it would have been
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -76,11 +77,25 @@ class LineExecutor:
 
     async def run(self, owner: str, request: Buffer, partial: Partial) -> Sequence[Buffer]:
         line = decode_line_request(request)
+        return await self._kept(owner, line, functools.partial(self._body, line))
+
+    async def run_body(self, endpoint: str, model: str, body: Buffer) -> Sequence[Buffer]:
+        """As `run`, of a line that is not in a file of the server's, for nobody in particular."""
+
+        async def given() -> Buffer:
+            _refuse(body)
+            return body
+
+        return await self._kept("", LineRequest(endpoint, model, "", 0, len(body)), given)
+
+    async def _kept(
+        self, owner: str, line: LineRequest, body_of_line: Callable[[], Awaitable[Buffer]]
+    ) -> Sequence[Buffer]:
         origin = CallOrigin(self._services.request_ids, NO_IDS, lambda: owner)
         try:
             with RequestShare(self._services.memory) as share:
                 share.take(line.size)
-                body = await self._body(line)
+                body = await body_of_line()
                 return await self._answer(owner, line, body, origin)
         except Unavailable:
             raise

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import trio
 
+from protocol.errors import NotFound
 from protocol.messages import Buffer
 
 # Read at once, for the lines that follow; what is longer is read alone.
@@ -18,6 +19,13 @@ class FileReader(Protocol):
     """What reads the files: a `protocol.jobs.batches.store.BatchStore`."""
 
     async def read_file(self, payload: str, start: int, size: int) -> bytes: ...
+
+
+class NoFiles:
+    """Implements `FileReader` where there are none."""
+
+    async def read_file(self, payload: str, start: int, size: int) -> bytes:
+        raise NotFound("there are no files")
 
 
 class LineSource:
