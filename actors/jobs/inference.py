@@ -6,16 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from actors.jobs.background import BackgroundRequests
+from actors.jobs.responses import all_responses
 from protocol.core import ModelMetadata, Respond
-from protocol.errors import NotFound, PayloadTooLarge, Unavailable
+from protocol.errors import NotFound, Unavailable
 from protocol.jobs.execution import ModelLoad, Partial
 from protocol.jobs.model_inputs import ModelInputs
 from protocol.jobs.payload import decode_request, encode_responses
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse
 from protocol.quotas.accounts import Account
-
-# Of all responses to one request together.
-MAX_RESULT_BYTES = 1 << 30
 
 
 class JobCore(Protocol):
@@ -68,7 +66,7 @@ class InferenceExecutor:
             inference.charge = account.resume(name)
         try:
             if is_decoupled:
-                return encode_responses(await self._stream(inference, partial))
+                return encode_responses(await all_responses(self._core, inference, partial))
             return encode_responses([await self._infer(inference)])
         finally:
             if inference.charge is not None:
@@ -98,21 +96,3 @@ class InferenceExecutor:
             charge = account.admit(model, size)
             charge.goes_on = True  # it is counted when it runs
             charge.end()
-
-    async def _stream(self, request: InferenceRequest, partial: Partial) -> list[InferenceResponse]:
-        responses: list[InferenceResponse] = []
-        size = 0
-
-        async def keep(response: InferenceResponse) -> None:
-            nonlocal size
-            size += sum(tensor.byte_size for tensor in response.outputs)
-            if size > MAX_RESULT_BYTES:
-                raise PayloadTooLarge(
-                    f"the responses of model '{request.model_name}' have more than {MAX_RESULT_BYTES} bytes, which is "
-                    f"the most that is kept of one request"
-                )
-            responses.append(response)
-            partial(response)
-
-        await self._core.infer_stream(request, keep)
-        return responses

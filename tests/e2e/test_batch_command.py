@@ -16,9 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from actors.jobs.data.places import files_of, parse_place
+from protocol.jobs.source import DataFormat
 from tests.backends.engines.models import TINY, needs_openvino_genai
 from tests.e2e.repository import copy_python_model
 from tests.e2e.server_process import TIMEOUT_SECONDS, eventually
+from tests.emulators import Store
 from tests.marked_processes import MARK
 
 # Each takes a start of the model.
@@ -178,6 +181,37 @@ def test_each_row_is_there_once_after_kills(slow: Callable[..., tuple[Path, list
     assert code == 0, said
     assert values(target, "VALUE") == {index: index for index in range(300)}
     assert [line["custom_id"] for line in lines_of(target)] == [f"row {index}" for index in range(300)]
+
+
+def test_rows_and_results_in_a_bucket(model: Path, s3: Store) -> None:
+    """The state is there, too, and a run that is complete stays so."""
+    for number in range(3):
+        lines = [json.dumps({"X": [10 * number + row]}) for row in range(10)]
+        s3.put(f"in/{number}.jsonl", "\n".join(lines).encode())
+    words = (f"{s3.url}/in/*.jsonl", f"{s3.url}/out", "--model", model)
+    code, said = batch(*words)
+    assert code == 0, said
+    (part,) = files_of(parse_place(f"{s3.url}/out"), DataFormat.JSON_LINES, os.environ)
+    with part.open() as file:
+        found = [json.loads(line) for line in file]
+    assert [line["response"]["outputs"][0]["data"] for line in found] == [[2 * row] for row in range(30)]
+    code, said = batch(*words)
+    assert (code, "complete already: 30 rows" in said) == (0, True)
+    code, said = batch(*words, "--limit=7")
+    assert (code, "another limit" in said) == (1, True)
+
+
+def test_tables_in_and_out(model: Path, tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+    pq.write_table(
+        pa.table({"X": list(range(40)), "custom_id": [f"c{row}" for row in range(40)]}), tmp_path / "in.parquet"
+    )
+    code, said = batch(tmp_path / "in.parquet", tmp_path / "out.parquet", "--model", model)
+    assert code == 0, said
+    found = pq.read_table(tmp_path / "out.parquet").to_pydict()
+    assert (found["index"], found["custom_id"][7]) == (list(range(40)), "c7")
+    assert np.array(found["Y"]).reshape(-1).tolist() == list(range(0, 80, 2))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

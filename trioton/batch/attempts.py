@@ -14,8 +14,9 @@ import msgspec
 import trio
 
 from actors.jobs.feed import retry_seconds
+from actors.jobs.responses import all_responses
 from backends.interface import InstanceDied
-from protocol.errors import Internal, PayloadTooLarge, ServerError, Unavailable, text_of
+from protocol.errors import Internal, ServerError, Unavailable, text_of
 from protocol.jobs.job import ItemError
 from protocol.jobs.rows import ResultRow
 from protocol.jobs.source import Position
@@ -26,8 +27,6 @@ from trioton.in_process import Models
 
 # So often the model's process may die with a row, the first time beside others, then alone.
 MOST_DEATHS = 3
-# Of all responses to one row.
-MAX_RESULT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +108,9 @@ class Attempts:
         return ResultRow(row.index, row.custom_id, responses)
 
     async def _infer(self, request: InferenceRequest) -> list[InferenceResponse]:
-        if not self.is_decoupled:
-            return [await self.models.infer(request)]
-        kept = _Kept(request.model_name)
-        await self.models.infer_stream(request, kept.add)
-        return kept.responses
+        if self.is_decoupled:
+            return await all_responses(self.models, request)
+        return [await self.models.infer(request)]
 
 
 @dataclass(slots=True)
@@ -122,24 +119,6 @@ class _Trying:
     deaths: int = 0
     refusals: int = 0
     since: float = math.inf  # the first refusal
-
-
-@dataclass(slots=True)
-class _Kept:
-    """The responses of a decoupled model to one request."""
-
-    model: str
-    responses: list[InferenceResponse] = field(default_factory=list)
-    size: int = 0
-
-    async def add(self, response: InferenceResponse) -> None:
-        self.size += sum(tensor.byte_size for tensor in response.outputs)
-        if self.size > MAX_RESULT_BYTES:
-            raise PayloadTooLarge(
-                f"the responses of model '{self.model}' have more than {MAX_RESULT_BYTES} bytes, which is the most "
-                "that is kept of one row"
-            )
-        self.responses.append(response)
 
 
 def _failed(row: RequestRow, error: ServerError) -> ResultRow:

@@ -130,6 +130,6 @@ async def test_after_a_death_a_row_runs_alone(autojump_clock: MockClock) -> None
 async def test_all_responses_of_a_decoupled_model(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     trying = attempts(FakeModels(), is_decoupled=True)
     assert len((await trying.run(row("a"))).responses) == 3
-    monkeypatch.setattr("trioton.batch.attempts.MAX_RESULT_BYTES", 20)
+    monkeypatch.setattr("actors.jobs.responses.MAX_RESULT_BYTES", 20)
     result = await trying.run(row("a"))
     assert kind_of(result) == "PAYLOAD_TOO_LARGE"
