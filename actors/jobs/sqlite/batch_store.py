@@ -80,11 +80,11 @@ class SqliteBatches:
     ) -> Batch | None:
         new = [file for file, _ in files]
         with trio.CancelScope(shield=True):  # whether the files are kept must be known
-            changed, dropped = await self._thread.call(
+            changed, is_changed, dropped = await self._thread.call(
                 lambda db: batches.change_batch(db, batch_id, change, new, kept_until)
             )
             for _, writer in files:
-                cast(PayloadWriter, writer).is_kept = changed is not None
+                cast(PayloadWriter, writer).is_kept = is_changed
             await self._remove(dropped)
         return changed
 

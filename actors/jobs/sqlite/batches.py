@@ -115,14 +115,17 @@ def unended_batches(db: sqlite3.Connection) -> Sequence[Batch]:
 
 
 def change_batch(
-    db: sqlite3.Connection, batch_id: str, change: Change, new_files: Sequence[StoredFile], kept_until: float | None
-) -> tuple[Batch | None, Files]:
-    """Without `kept_until` it is kept for as long as before: a batch that has ended may be looked at again."""
+    db: sqlite3.Connection, batch_id: str, change: Change, new_files: Sequence[StoredFile], kept_until: float
+) -> tuple[Batch | None, bool, Files]:
+    """Returns whether it was changed, too: one that has ended stays as it is."""
     row = db.execute("SELECT number, record, bytes FROM batches WHERE id = ?", (batch_id,)).fetchone()
     if row is None:
-        return None, []
+        return None, False, []
     number, record, size = row
-    batch = change(_read_batch(record))
+    batch = _read_batch(record)
+    if batch.ended:
+        return batch, False, []
+    batch = change(batch)
     record = msgspec.msgpack.encode(batch)
     db.execute(
         "UPDATE batches SET record = ?, bytes = ?, ended = ?, expires = coalesce(?, expires) WHERE number = ?",
@@ -131,7 +134,7 @@ def change_batch(
     count_total(db, len(record) + ROW_BYTES - size)
     for file in new_files:
         _insert_file(db, file)
-    return batch, _spend(db, batch) if batch.ended else []
+    return batch, True, _spend(db, batch) if batch.ended else []
 
 
 def _spend(db: sqlite3.Connection, batch: Batch) -> Files:

@@ -85,5 +85,5 @@ class BatchStore(Protocol):
         kept_until: float | None = None,
     ) -> Batch | None:
         """Change a batch, and keep its files in the same moment; returns it as it is then, None where there is none.
-        One that has ended is kept until then, or as long as before, and its job forgotten."""
+        One that ends by that is kept until then, and its job forgotten; one that has ended before stays as it is."""
         ...

@@ -161,6 +161,9 @@ async def test_a_batch_that_fails(tmp_path: Path, text: bytes, code: str) -> Non
             done = await server.ended((await server.begin(text=text)).id)
             assert (done.state, [error.code for error in done.errors]) == (BatchState.FAILED, [code])
             assert server.charged == []
+            await server.until(done.id, lambda _: not server.batches._running)
+            await server.store.expire(server.batches.now() + 900)
+            assert await server.batches.find("ann", done.id) == done
 
 
 async def test_cancelled_in_the_middle_it_keeps_what_was_done(tmp_path: Path) -> None:

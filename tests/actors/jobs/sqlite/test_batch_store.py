@@ -186,6 +186,24 @@ async def test_a_batch_is_kept_as_it_is(tmp_path: Path) -> None:
         assert await store.change_batch("batch_none", fail) is None
 
 
+async def test_a_batch_that_has_ended_stays_as_it_is(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        file = await kept(store, b"x")
+        await store.add_batch(batch := batch_of(file))
+        done = await finished(store, batch, b"out")
+        writer = await store.file_writer(is_result=True)
+        await writer.write(b"again")
+        await writer.finish()
+        again = replace(file, id=new_file_id(NOW), payload=writer.payload)
+        found = await store.change_batch(batch.id, lambda found: replace(found, model="other"), [(again, writer)])
+        await writer.close()
+        assert found == done
+        assert await store.find_file("ann", again.id) is None
+        assert len(payloads(tmp_path)) == 2
+        await store.expire(LATER - 1)
+        assert await store.find_batch("ann", batch.id) == done
+
+
 async def test_batches_are_listed_in_pages_the_newest_first(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         file = await kept(store, b"x")
