@@ -76,7 +76,7 @@ class SqliteBatches:
         batch_id: str,
         change: Change,
         files: Sequence[tuple[StoredFile, FileWriter]] = (),
-        kept_until: float | None = None,
+        kept_until: float = 0,
     ) -> Batch | None:
         new = [file for file, _ in files]
         with trio.CancelScope(shield=True):  # whether the files are kept must be known

@@ -128,7 +128,7 @@ def change_batch(
     batch = change(batch)
     record = msgspec.msgpack.encode(batch)
     db.execute(
-        "UPDATE batches SET record = ?, bytes = ?, ended = ?, expires = coalesce(?, expires) WHERE number = ?",
+        "UPDATE batches SET record = ?, bytes = ?, ended = ?, expires = ? WHERE number = ?",
         (record, len(record) + ROW_BYTES, batch.ended, kept_until, number),
     )
     count_total(db, len(record) + ROW_BYTES - size)

@@ -82,7 +82,7 @@ class BatchStore(Protocol):
         batch_id: str,
         change: Change,
         files: Sequence[tuple[StoredFile, FileWriter]] = (),
-        kept_until: float | None = None,
+        kept_until: float = 0,
     ) -> Batch | None:
         """Change a batch, and keep its files in the same moment; returns it as it is then, None where there is none.
         One that ends by that is kept until then, and its job forgotten; one that has ended before stays as it is."""
