@@ -50,8 +50,13 @@ def write_model(folder: Path, backend: str, files: Mapping[str, str] | None = No
             shutil.copy(path, version / path.name)
     for name, text in (files or {}).items():
         (version / name).write_text(text)
-    (folder / "config.pbtxt").write_text("\n".join([f'backend: "{backend}"', *_entries(parameters), ""]))
+    write_parameters(folder, backend, **parameters)
     return folder
+
+
+def write_parameters(folder: Path, backend: str, **parameters: object) -> None:
+    """The configuration of a model."""
+    (folder / "config.pbtxt").write_text("\n".join([f'backend: "{backend}"', *_entries(parameters), ""]))
 
 
 def _entries(parameters: Mapping[str, object]) -> list[str]:
@@ -61,8 +66,8 @@ def _entries(parameters: Mapping[str, object]) -> list[str]:
 def write_llava(folder: Path, **more: object) -> None:
     """The tiny LLaVA, which sees."""
     shutil.copytree(LLAVA, folder / "1")
-    parameters = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", **more}
-    (folder / "config.pbtxt").write_text("\n".join(['backend: "openvino_genai"', *_entries(parameters), ""]))
+    precision = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+    write_parameters(folder, "openvino_genai", **{**precision, **more})
 
 
 def write_scripted(repository: Path) -> None:

@@ -172,6 +172,14 @@ def test_a_clients_mistake_is_told_and_costs_nobody_else(
     assert ask(server)["text_output"] == GREEDY[0]["text"]
 
 
+def test_a_model_that_does_not_see_says_so(server: ServerProcess) -> None:
+    refused = generate(server, {"text_input": PROMPT, "image": ["aGVsbG8="]}, "tiny")
+    assert (refused.status_code, refused.json()["error"]) == (
+        400,
+        "model 'tiny': image: engine 'vllm' sees no pictures",
+    )
+
+
 def test_the_end_of_vllms_engine_process_is_the_end_of_the_worker(server: ServerProcess) -> None:
     before = server.workers()
     body = {"text_input": PROMPT, "stream": True, "parameters": {"max_tokens": 8000, "ignore_eos": True}}

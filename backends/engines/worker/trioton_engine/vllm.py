@@ -26,7 +26,6 @@ from typing import Any, TypeVar
 
 from vllm import envs
 from vllm.exceptions import VLLMClientError
-from vllm.inputs import tokens_input
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -37,6 +36,7 @@ from .vllm_adapters import KnownAdapter, VllmAdapters, spare_place
 from .vllm_arguments import engine_arguments
 from .vllm_load import VllmLoad
 from .vllm_outputs import event_of
+from .vllm_pictures import VllmPictures
 from .vllm_sampling import DEFAULTS, FEATURES, sampling_params
 
 T = TypeVar("T")
@@ -93,10 +93,15 @@ class VllmEngine(Engine):
         [self._load] = (each for each in llm.logger_manager.stat_loggers if isinstance(each, VllmLoad))
         found = llm.model_config.get_diff_sampling_param()
         self._defaults = {name: found[name] for name in DEFAULTS if name in found}
+        self._pictures = VllmPictures(llm.model_config)
         if current_platform.is_cpu():
             self._warm_up(llm.model_config.max_model_len)
         most = llm.model_config.max_logprobs
-        features = {"adapter": arguments.enable_lora, "sleep": arguments.enable_sleep_mode}
+        features = {
+            "adapter": arguments.enable_lora,
+            "sleep": arguments.enable_sleep_mode,
+            "images": self._pictures.are_seen,
+        }
         return EngineInfo(
             FEATURES | {feature for feature, is_there in features.items() if is_there},
             context_length=llm.model_config.max_model_len,
@@ -154,7 +159,7 @@ class VllmEngine(Engine):
             lora = await self._adapters.load(adapter) if self._adapters and adapter else None
             queue = await self._llm.add_request(
                 str(generation.sequence),
-                tokens_input(list(generation.token_ids)),
+                self._pictures.prompt(generation),
                 parameters,
                 lora_request=lora,
                 priority=generation.priority if self._has_priorities else 0,
@@ -164,7 +169,7 @@ class VllmEngine(Engine):
             if early is not None:
                 take(early)
         except Exception as error:
-            self._take(request, error)
+            self._take(request, self._pictures.judged(error, generation))
 
     def _take(self, request: _Request, output: Any) -> None:
         """One of vLLM's outputs, or what it raises for this generation. Raises nothing: vLLM would fail all of them."""

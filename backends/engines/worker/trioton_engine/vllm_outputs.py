@@ -33,6 +33,7 @@ def event_of(generation: Generation, output: Any, *, is_first: bool) -> Event:
         [_logprob(*each, count) for each in zip(tokens, made.logprobs or (), strict=False)],
         output.num_cached_tokens if is_first and output.num_cached_tokens is not None else -1,
         queued_seconds=_queued(output.metrics) if is_first else 0.0,
+        prompt_tokens=len(output.prompt_token_ids) if reason is not None and generation.images else 0,
     )
 
 

@@ -38,8 +38,9 @@ PROMPTS: tuple[tuple[str, tuple[tuple[int, int, int], ...]], ...] = (
 UNUSED = ("README.md", "openvino_config.json", "special_tokens_map.json", "processor_config.json")
 
 
-def make_model(folder: Path) -> list[dict[str, Any]]:
-    """Saves the model; returns what it generates greedily. The library adds a line's end behind each picture."""
+def make_model(folder: Path, behind: str = "\n") -> list[dict[str, Any]]:
+    """Saves the model; returns what it generates greedily, with the text `behind` each picture: OpenVINO GenAI adds a
+    line's end there."""
     import torch
     from transformers import (
         AutoTokenizer,
@@ -102,35 +103,35 @@ def make_model(folder: Path) -> list[dict[str, Any]]:
         num_additional_image_tokens=1,
         chat_template=TEMPLATE,
     ).save_pretrained(folder)
-    return [_greedy(model, tokenizer, images, prompt, colors) for prompt, colors in PROMPTS]
+    return [_greedy(model, tokenizer, images, prompt, colors, behind) for prompt, colors in PROMPTS]
 
 
 def _greedy(
-    model: Any, tokenizer: Any, images: Any, prompt: str, colors: tuple[tuple[int, int, int], ...]
+    model: Any, tokenizer: Any, images: Any, prompt: str, colors: tuple[tuple[int, int, int], ...], behind: str
 ) -> dict[str, Any]:
     import torch
     from PIL import Image
 
-    first, *rest = (tokenizer(each, add_special_tokens=False).input_ids for each in _parts(prompt))
+    first, *rest = (tokenizer(each, add_special_tokens=False).input_ids for each in _parts(prompt, behind))
     ids = first + [each for part in rest for each in [model.config.image_token_index] * (SIDE // PATCH) ** 2 + part]
     pictures = [Image.new("RGB", (SIDE, SIDE), color) for color in colors]
     pixels = images(pictures, return_tensors="pt").pixel_values if pictures else None
     with torch.no_grad():
         out = model.generate(
             input_ids=torch.tensor([ids]),
-            pixel_values=pixels,
+            **({} if pixels is None else {"pixel_values": pixels}),
             do_sample=False,
             max_new_tokens=NEW_TOKENS,
             eos_token_id=None,
         )
     tokens = out[0, len(ids) :].tolist()
     text = tokenizer.decode(tokens, skip_special_tokens=True)
-    return {"prompt": prompt, "colors": colors, "token_ids": tokens, "text": text}
+    return {"prompt": prompt, "colors": colors, "prompt_tokens": len(ids), "token_ids": tokens, "text": text}
 
 
-def _parts(prompt: str) -> list[str]:
+def _parts(prompt: str, behind: str) -> list[str]:
     """What stands between the pictures."""
-    return [f"{BOS if place == 0 else chr(10)}{part}" for place, part in enumerate(prompt.split(IMAGE))]
+    return [f"{behind if place else BOS}{part}" for place, part in enumerate(prompt.split(IMAGE))]
 
 
 def main() -> None:

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from backends.engines.worker.trioton_engine.engine import Event, Generation, Sampling, Structure, TokenLogprob
+from backends.engines.worker.trioton_engine.engine import (
+    Event,
+    Generation,
+    Image,
+    Sampling,
+    Structure,
+    TokenLogprob,
+)
 from backends.engines.worker.trioton_engine.vllm_outputs import event_of
 
 TIMES = SimpleNamespace(queued_ts=5.0, scheduled_ts=5.5)
@@ -44,6 +51,13 @@ def test_what_is_said_once_comes_with_the_first_tokens() -> None:
 def test_how_it_ends(tokens: list[int], reason: str, finish: str, stop: int | None) -> None:
     found = event(output(tokens, reason))
     assert (found.token_ids, found.finish, found.stop_token, found.error) == (tokens, finish, stop, "")
+
+
+def test_what_pictures_take_of_the_prompt_is_told_at_the_end() -> None:
+    generation = Generation(7, [1, 2], Sampling(max_tokens=9), images=[Image(1, 1, b"rgb")])
+    made = [output([5], reason, prompt_token_ids=[1, 2, 2, 2, 2]) for reason in (None, "length")]
+    assert [event_of(generation, each, is_first=False).prompt_tokens for each in made] == [0, 5]
+    assert event(made[1]).prompt_tokens == 0, "of a prompt without any it is known"
 
 
 def test_an_end_that_is_none_of_them() -> None:
