@@ -44,6 +44,7 @@ from actors.tracing.sink import CannotTrace
 from actors.tracing.tracer import Tracer
 from backends.devices.devices import Devices
 from backends.registry import BackendRegistry
+from protocol.access.keys import ANONYMOUS
 from protocol.access.keys_file import KeysFile
 from protocol.core import (
     InferBatchStatistics,
@@ -59,7 +60,7 @@ from protocol.core import (
     StatisticDuration,
     TensorMetadata,
 )
-from protocol.errors import ServerError
+from protocol.errors import ServerError, Unsupported
 from protocol.failures import CallbackFailures
 from protocol.jobs.store import UnusableStore
 from protocol.limits.counter import LimitCounter
@@ -85,6 +86,7 @@ from trioton.flags import UsageError
 from trioton.gpus import Gpus
 from trioton.in_process import Models
 from trioton.job_service import start_jobs
+from trioton.jobs import Jobs
 from trioton.load_report import load_report
 from trioton.log.formats import VERBATIM
 from trioton.log.server_log import ServerLog, logging_to
@@ -255,6 +257,17 @@ class Server:
     def models(self) -> Models:
         """The server's models, to be called in this process; while the server runs."""
         return self.core
+
+    @property
+    def jobs(self) -> Jobs:
+        """The server's jobs, to be called in this process; while the server runs.
+
+        Raises:
+            Unsupported: it takes none (`jobs_store`).
+        """
+        if self._jobs is None:
+            raise Unsupported("jobs need a place where they are kept: set jobs_store")
+        return Jobs(self._jobs, self.core, ANONYMOUS)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Load the models, listen, and serve until `stop`; to be started by `await nursery.start(server.run)`.

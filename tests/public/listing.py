@@ -19,6 +19,7 @@ MODULES = (
     "trioton.engines",
     "trioton.errors",
     "trioton.job_stores",
+    "trioton.jobs",
     "trioton.messages",
     "trioton.model_config",
     "trioton.repository_agents",
@@ -36,6 +37,8 @@ NOT_PUBLIC: dict[str, Collection[str]] = {
         *("attend", "begin", "can_overlap", "execute_overlapping", "execute_decoupled_overlapping"),  # provisional
         *("takes_device_tensors", "takes_shared_tensors"),
     },
+    "JobEvents": {""},
+    "Jobs": {""},
     "InferenceRequest": {
         *("caller", "charge", "device_outputs", "gen_ai", "has_device_inputs", "response_memory", "template", "trace"),
     },
