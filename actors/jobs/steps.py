@@ -30,15 +30,16 @@ class Step(Enum):
     WAIT = auto()
 
 
-def next_step(job: Job, progress: Progress, *, is_over: bool, wants_file: bool) -> Step:
+def next_step(job: Job, progress: Progress, *, is_over: bool, wants_file: bool, is_full: bool = False) -> Step:
     """
     Args:
         is_over: no more rows are to be added, whether or not there are any.
+        is_full: the store has no room; that of results that are written becomes free.
         wants_file: whether it is worth looking for a file's results; they may be there and not the next ones.
     """
     held, left = progress.held, job.counts.left
     is_over = is_over or progress.is_read
-    has_room = held < MOST_ROWS and job.byte_size < MOST_BYTES
+    has_room = held < MOST_ROWS and job.byte_size < MOST_BYTES and not (is_full and held)
     if not left and (is_over or not has_room):
         return Step.WRITE_ALL if held else Step.CLOSE if is_over else Step.LOAD
     has_file = held - left >= FILE_ROWS or (held > left and job.byte_size >= MOST_BYTES // 2)

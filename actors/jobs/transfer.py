@@ -20,7 +20,7 @@ from actors.jobs.data.writer import OutputWriter
 from actors.jobs.feed import retry_seconds
 from actors.jobs.followers import JobFollower
 from actors.jobs.steps import FILE_BYTES, FILE_ROWS, Step, next_step
-from protocol.errors import Internal, QuotaExceeded, ServerError
+from protocol.errors import InsufficientStorage, Internal, QuotaExceeded, ServerError
 from protocol.jobs.job import ItemError, Job
 from protocol.jobs.model_inputs import ModelInputs
 from protocol.jobs.payload import decode_responses, encode_request
@@ -114,6 +114,8 @@ class JobTransfer:
         # Why no more rows come: the job has failed with this when those that it has are done.
         self._fault: ItemError | None = None
         self._is_output_broken = False
+        # The store has no room for more rows.
+        self._is_full = False
         self._not_before = 0.0
         self._failures = 0
         self._look_again = 0.0
@@ -146,12 +148,14 @@ class JobTransfer:
             return await self._close(JobState.FAILED)
         is_cut = job.state is JobState.CANCELLING or now >= job.deadline
         is_over = is_cut or self._fault is not None
-        step = next_step(job, self._progress, is_over=is_over, wants_file=now >= self._look_again)
+        step = next_step(
+            job, self._progress, is_over=is_over, is_full=self._is_full, wants_file=now >= self._look_again
+        )
         if is_cut:
             return step in (Step.WRITE_ALL, Step.CLOSE) and await self._finish()
         if step is Step.CLOSE:
             return await self._close(JobState.FAILED if self._fault is not None else None)
-        if step is Step.WAIT or now < self._not_before:
+        if step is Step.WAIT or (now < self._not_before and not (self._is_full and step is not Step.LOAD)):
             return False
         return await self._try(step)
 
@@ -179,7 +183,8 @@ class JobTransfer:
             self._fault = told
             self._is_output_broken = step is not Step.LOAD
             return
-        await self._put_off(error, max(retry_seconds(self._failures), error.retry_after or 0.0))
+        self._is_full = step is Step.LOAD and isinstance(error, InsufficientStorage)
+        await self._put_off(error, retry_seconds(self._failures))
         self._failures += 1
 
     async def _put_off(self, error: ServerError, seconds: float) -> None:
@@ -222,6 +227,7 @@ class JobTransfer:
                 job = await self._store.extend(self._job.id, items, progress, self._parts.now())
             if job is not None and job.state is not JobState.CANCELLING:
                 self._progress = progress
+            self._is_full = False
             self._parts.added(sum(item.error is not None for item in items))
         if refusal is not None:
             await self._put_off(refusal, refusal.retry_after or 0.0)
@@ -249,15 +255,18 @@ class JobTransfer:
         if not is_all and not await self._has_file(first):
             self._look_again = self._parts.now() + IDLE_SECONDS
             return False
-        rows = await self._results(first)
+        items = await self._items_of_file(first)
+        count = len(items)
         if self._writer is None:
             self._writer = await self._in_thread(self._opened_writer)
-        await self._in_thread(self._writer.write, [row for row in rows if row is not None])
+        await self._in_thread(_write_items, self._writer, items)
         with trio.CancelScope(shield=True):
-            progress = Progress(self._progress.position, self._progress.is_read, first + len(rows))
+            progress = Progress(self._progress.position, self._progress.is_read, first + count)
             await self._store.drain(self._job.id, progress, self._parts.now())
             self._progress = progress
-        return True
+        if self._is_full:
+            self._is_full, self._not_before = False, 0.0
+        return count > 0
 
     async def _has_file(self, first: int) -> bool:
         """Whether the next results are there, as many as a file has or more bytes than that."""
@@ -266,9 +275,9 @@ class JobTransfer:
         held = self._progress.held - self._job.counts.left
         return ended >= FILE_ROWS or (ended > 0 and ended >= held // 2)
 
-    async def _results(self, first: int) -> list[ResultRow | None]:
-        """Those of a file; None for what has none."""
-        found: list[ResultRow | None] = []
+    async def _items_of_file(self, first: int) -> list[Item]:
+        """Those that have ended, in order, as many as a file has."""
+        found: list[Item] = []
         size = 0
         while len(found) < FILE_ROWS and size < FILE_BYTES:
             items = await self._store.items(self._job.id, first + len(found), FILE_ROWS - len(found), results=True)
@@ -276,7 +285,7 @@ class JobTransfer:
                 if not _has_ended(item) or size >= FILE_BYTES:
                     return found
                 size += 0 if item.result is None else len(item.result)
-                found.append(_result_row(item))
+                found.append(item)
             if not items:
                 break
         return found
@@ -336,9 +345,13 @@ def _has_ended(item: Item) -> bool:
     return item.state not in (JobState.QUEUED, JobState.RUNNING)
 
 
-def _result_row(item: Item) -> ResultRow | None:
-    if item.result is None and item.error is None:
-        return None  # cancelled, or expired
+def _write_items(writer: OutputWriter, items: list[Item]) -> None:
+    """In a thread, which frees them, too: many take longer than the loop may be held."""
+    writer.write([_result_row(item) for item in items if item.state in (JobState.SUCCEEDED, JobState.FAILED)])
+    items.clear()
+
+
+def _result_row(item: Item) -> ResultRow:
     try:
         responses = [] if item.result is None else decode_responses(item.result)
     except ServerError as error:

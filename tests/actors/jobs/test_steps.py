@@ -53,6 +53,13 @@ def test_a_file_that_is_not_there_yet_is_not_waited_for() -> None:
     assert next_step(job(queued=1), held, is_over=False, wants_file=False) is Step.LOAD
 
 
+def test_a_full_store_is_waited_for_until_something_can_be_written() -> None:
+    def step(left: int, held: int) -> Step:
+        return next_step(job(queued=left), progress(held), is_over=False, wants_file=True, is_full=True)
+
+    assert (step(1, 5), step(0, 5), step(0, 0)) == (Step.WAIT, Step.WRITE_ALL, Step.LOAD)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_all_rows_are_written_and_those_held_are_bounded(seed: int) -> None:
     """Rows end in any order; each has a size."""
