@@ -30,6 +30,7 @@ from protocol.jobs.model_inputs import ModelInputs
 from protocol.quotas.accounts import Account
 from protocol.services import EdgeServices
 from trioton.batch_service import batch_rules, line_executor
+from trioton.job_webhooks import make_webhooks
 from trioton.settings import Settings
 
 
@@ -53,7 +54,7 @@ async def start_jobs(
     once. `services` are those of an edge, with which the lines of batches run.
 
     Raises:
-        UnusableStore: nothing runs.
+        UnusableStore, UnusableSecrets: nothing runs.
     """
     if settings.jobs_store is None:
         return StartedJobs()
@@ -69,6 +70,7 @@ async def start_jobs(
         max_seconds=settings.jobs_max_secs,
         keep_seconds=settings.jobs_keep_secs,
         most_in_flight=settings.jobs_max_in_flight,
+        webhooks=await make_webhooks(settings, keys, store, failures),
         failures=failures,
         executors=executors,
         rows=RowParts(

@@ -86,6 +86,7 @@ from trioton.flags import UsageError
 from trioton.gpus import Gpus
 from trioton.in_process import Models
 from trioton.job_service import start_jobs
+from trioton.job_webhooks import UnusableSecrets
 from trioton.jobs import Jobs
 from trioton.load_report import load_report
 from trioton.log.formats import VERBATIM
@@ -418,6 +419,8 @@ class Server:
             started = await start_jobs(self.settings, self.core, keys, services, self._failures, background)
         except UnusableStore as error:
             raise StartError(f"{error}; see --jobs-store") from None
+        except UnusableSecrets as error:
+            raise StartError(f"the secrets of webhooks: {error}; see --jobs-webhook-secret-file") from None
         self._jobs, self._batches = started.jobs, started.batches
         self._ending.jobs = self._jobs
 

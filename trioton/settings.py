@@ -20,6 +20,7 @@ from trioton.flags import UsageError, read_arguments, rows
 from trioton.grpc_flags import GRPC, GrpcFlags
 from trioton.http_flags import HTTP, HttpFlags
 from trioton.job_flags import JOBS, JobFlags
+from trioton.job_webhook_flags import JobWebhookFlags
 from trioton.loading_flags import LOADING, LoadingFlags
 from trioton.logging_flags import LOGGING, LoggingFlags
 from trioton.metrics_flags import METRICS, MetricsFlags, skipped_quantiles
@@ -68,6 +69,7 @@ class Settings(
     TraceFlags,
     LoggingFlags,
     JobFlags,
+    JobWebhookFlags,
     SchedulingFlags,
     MetricsFlags,
     ServerFlags,
@@ -114,6 +116,7 @@ class Settings(
         self.check_http()
         self.check_openai()
         self.check_compatibility()
+        self.check_webhooks()
         if self.metrics_use_ssl and not self.http_use_ssl:
             raise UsageError("--metrics-use-ssl needs --http-use-ssl=true, whose certificates it serves with")
         self.tracing()

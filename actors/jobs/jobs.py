@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
 import trio
 
@@ -15,11 +16,13 @@ from actors.jobs.followers import Followers, JobFollower
 from actors.jobs.runner import JobRunner, RunnerFigures
 from actors.jobs.transfer import RowParts
 from actors.jobs.transfers import Transfers
-from protocol.errors import NotFound, Unavailable
+from actors.jobs.webhooks import Webhooks
+from protocol.errors import NotFound, Unavailable, Unsupported
 from protocol.failures import CallbackFailures
 from protocol.jobs.execution import JobExecutor
 from protocol.jobs.job import Job
 from protocol.jobs.store import Item, JobFilter, JobStore, NewJob, RequestUnderWay
+from protocol.jobs.webhook import Webhook
 
 MAX_IN_FLIGHT = 64
 
@@ -35,6 +38,7 @@ class ServerJobs:
         max_seconds: float = 86_400.0,
         keep_seconds: float = 86_400.0,
         most_in_flight: int = MAX_IN_FLIGHT,
+        webhooks: Webhooks | None = None,
         failures: CallbackFailures | None = None,
         rows: RowParts | None = None,
         now: Callable[[], float] = time.time,
@@ -57,6 +61,8 @@ class ServerJobs:
             executors=executors,
         )
         self._transfers = Transfers(store, rows, self._followers, failures, self._runner.rows_added, now)
+        self._webhooks = webhooks
+        self._runner.figures.webhooks = None if webhooks is None else webhooks.figures
         self._is_taking = False
         self._answering: set[tuple[str, str]] = set()
 
@@ -76,6 +82,8 @@ class ServerJobs:
             await self._store.open(self.now())
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._transfers.run, await self._store.sources())
+                if self._webhooks is not None:
+                    nursery.start_soon(self._webhooks.run)
                 self._is_taking = True
                 task_status.started()
                 await self._runner.run()
@@ -97,11 +105,23 @@ class ServerJobs:
             raise Unavailable("no jobs are taken now: the server starts or stops")
         if job.source is not None:
             await self._transfers.check(job.source)
-        made, is_new = await self._store.add(job, self.now())
+        webhook = self._webhook(job)
+        made, is_new = await self._store.add(replace(job, webhook=webhook), self.now())
         if is_new:
             self._transfers.start(made)
             self._runner.wake()
         return made, is_new
+
+    def _webhook(self, job: NewJob) -> Webhook | None:
+        if self._webhooks is None:
+            if job.webhook is not None:
+                raise Unsupported(
+                    "webhooks need hosts that may be told: start the server with --jobs-webhook-allowed-hosts"
+                )
+            return None
+        if job.kind and job.webhook is None:  # the operator's own is for those that are shown as jobs
+            return None
+        return self._webhooks.for_job(job.owner, job.webhook)
 
     async def find(self, owner: str, job_id: str) -> Job:
         return _found(await self._store.find(owner, job_id), job_id)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import trio
 
 from actors.jobs.feed import Lane, retry_seconds
+from actors.jobs.figures import WebhookFigures
 from actors.jobs.followers import Followers
 from protocol.errors import InsufficientStorage, Internal, ServerError, Unavailable, text_of
 from protocol.failures import CallbackFailures
@@ -52,11 +53,12 @@ class _Running:
 @dataclass(slots=True)
 class RunnerFigures:
     """What was counted since the start: items by how they ended, and attempts that were for nothing. `store` is how it
-    was when it was last looked at."""
+    was when it was last looked at; `webhooks` is there where the server sends any."""
 
     items: dict[JobState, int] = field(default_factory=dict)
     retries: int = 0
     store: StoreFigures | None = None
+    webhooks: WebhookFigures | None = None
 
 
 class JobRunner:

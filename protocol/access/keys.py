@@ -19,6 +19,7 @@ from protocol.access.tables import Mistake, read_number, read_table, refuse_unkn
 from protocol.errors import Forbidden, Unauthenticated
 from protocol.quotas.accounts import Terms
 from protocol.quotas.quota import Quota
+from protocol.webhooks.signing import MOST_SECRETS, read_secret
 
 # The name of callers without a key.
 ANONYMOUS = "anonymous"
@@ -30,17 +31,19 @@ MAX_WEIGHT = 1e6
 # One text for a missing, a malformed and an unknown key: it must not help to guess one.
 KEY_NEEDED = "a valid key is needed, expecting header 'Authorization: Bearer <key>'"
 
-_TERMS = ("quota", "weight")
+# What each entry may have beside its key and what that allows.
+_TERMS = ("quota", "weight", "webhook_secret")
 _BEARER_KEY = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # RFC 6750, 2.1: b64token
 _SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """`terms` say what it may use."""
+    """`terms` say what it may use; `webhook_secrets` sign what its owner is told, the newest first."""
 
     terms: Terms
     allowed: Set[Category]
+    webhook_secrets: tuple[bytes, ...] = ()
 
     @property
     def name(self) -> str:
@@ -53,11 +56,12 @@ NOBODY = Key(Terms(ANONYMOUS), frozenset())
 class KeyRing:
     """Keys by the SHA-256 digest of their text, and what callers without a key may do."""
 
-    __slots__ = ("_anonymous", "_by_digest")
+    __slots__ = ("_anonymous", "_by_digest", "_webhook_secrets")
 
     def __init__(self, by_digest: Mapping[bytes, Key], anonymous: Key = NOBODY) -> None:
         self._by_digest = by_digest
         self._anonymous = anonymous
+        self._webhook_secrets = {key.name: key.webhook_secrets for key in (anonymous, *by_digest.values())}
 
     @classmethod
     def parse(cls, text: str, *, source: str) -> KeyRing:
@@ -84,6 +88,10 @@ class KeyRing:
     def terms(self) -> list[Terms]:
         """What each key may use, in the order of the file, and callers without a key."""
         return [key.terms for key in (*self._by_digest.values(), self._anonymous)]
+
+    def webhook_secrets(self, name: str) -> tuple[bytes, ...]:
+        """Those of the key of this name; empty where it has none, or is not there."""
+        return self._webhook_secrets.get(name, ())
 
     def check(self, authorization: str | None, category: Category) -> str:
         """The name of the caller's key; `anonymous` where it has none and needs none.
@@ -136,12 +144,16 @@ def _ring(document: dict[str, Any]) -> KeyRing:
         digest = _entry_digest(entry, where)
         if digest in by_digest:
             raise Mistake(f"[{where}] has the same key as [keys.{by_digest[digest].name}]")
-        by_digest[digest] = Key(terms.read(name, entry, where), _allowed(entry, where))
+        by_digest[digest] = _key(name, entry, where, terms)
     if ANONYMOUS not in document:
         return KeyRing(by_digest)
     entry = read_table(document[ANONYMOUS], ANONYMOUS)
     refuse_unknown(entry, ("allow", *_TERMS), "field", ANONYMOUS)
-    return KeyRing(by_digest, Key(terms.read(ANONYMOUS, entry, ANONYMOUS), _allowed(entry, ANONYMOUS)))
+    return KeyRing(by_digest, _key(ANONYMOUS, entry, ANONYMOUS, terms))
+
+
+def _key(name: str, entry: dict[str, Any], where: str, terms: _TermsReader) -> Key:
+    return Key(terms.read(name, entry, where), _allowed(entry, where), _webhook_secrets(entry, where))
 
 
 class _TermsReader:
@@ -213,3 +225,14 @@ def _allowed(table: dict[str, Any], where: str) -> Set[Category]:
             raise Mistake(f"[{where}] 'allow' has the unknown group {group[:40]!r}, expected any of {words(GROUPS)}")
         allowed |= GROUPS[group]
     return frozenset(allowed)
+
+
+def _webhook_secrets(table: dict[str, Any], where: str) -> tuple[bytes, ...]:
+    found = table.get("webhook_secret", [])
+    texts = found if isinstance(found, list) else [found]
+    if len(texts) > MOST_SECRETS or not all(isinstance(text, str) for text in texts):
+        raise Mistake(f"[{where}] 'webhook_secret' must be a string, or an array of at most {MOST_SECRETS} strings")
+    try:
+        return tuple(map(read_secret, texts))
+    except ValueError as error:
+        raise Mistake(f"[{where}] 'webhook_secret': {error}") from None

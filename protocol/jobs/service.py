@@ -45,7 +45,12 @@ class Jobs(Protocol):
         ...
 
     async def add(self, job: NewJob) -> tuple[Job, bool]:
-        """As `JobStore.add`; it is run as soon as there is room. Raises Unavailable while the server stops."""
+        """As `JobStore.add`; it is run as soon as there is room.
+
+        Raises:
+            Unavailable: the server stops.
+            InvalidArgument, Unsupported: nobody is told of jobs at the URL of its webhook.
+        """
         ...
 
     async def find(self, owner: str, job_id: str) -> Job: ...

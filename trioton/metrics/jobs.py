@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
+from actors.jobs.figures import WebhookFigures
 from actors.jobs.runner import RunnerFigures
 from protocol.jobs.states import ITEM_STATES, JobState
 from protocol.jobs.store import StoreFigures
@@ -13,6 +14,12 @@ from trioton.metrics.families import Family, Sample, Series, gauge
 _JOBS = Family("trioton_jobs", "gauge", "Number of jobs that are kept, by their state")
 _ROWS = Family("trioton_job_rows_total", "counter", "Number of requests of jobs that have ended, by how")
 _RETRIES = Family("trioton_job_retries_total", "counter", "Number of times that a request of a job is tried again")
+_WEBHOOKS = Family(
+    "trioton_job_webhooks_total", "counter", "Number of webhooks that were delivered, or given up, by which"
+)
+_WEBHOOK_FAILURES = Family(
+    "trioton_job_webhook_failures_total", "counter", "Number of attempts to deliver a webhook that have failed"
+)
 
 
 def job_series(figures: Callable[[], RunnerFigures | None]) -> Iterator[Series]:
@@ -26,6 +33,14 @@ def job_series(figures: Callable[[], RunnerFigures | None]) -> Iterator[Series]:
         if state.is_ended:
             yield Series(_ROWS, (("state", state),), (Sample(now.items.get(state, 0)),))
     yield Series(_RETRIES, (), (Sample(now.retries),))
+    if now.webhooks is not None:
+        yield from _webhook_series(now.webhooks)
+
+
+def _webhook_series(webhooks: WebhookFigures) -> Iterator[Series]:
+    for outcome, count in (("delivered", webhooks.delivered), ("abandoned", webhooks.abandoned)):
+        yield Series(_WEBHOOKS, (("outcome", outcome),), (Sample(count),))
+    yield Series(_WEBHOOK_FAILURES, (), (Sample(webhooks.failures),))
 
 
 def _store_series(store: StoreFigures) -> Iterator[Series]:

@@ -1,4 +1,4 @@
-"""Codec of jobs: what their requests say beside the inference request, and jobs as JSON. Pure.
+"""Codec of jobs: what their requests say beside the inference request, and pages of jobs. Pure.
 
 Source: RFC 7240 (`Prefer`), the IETF's draft of `Idempotency-Key`; the rest is ours.
 """
@@ -18,9 +18,11 @@ from protocol.errors import InvalidArgument
 from protocol.http.codec.infer import OutputEncoding
 from protocol.http.codec.json_text import JsonReader
 from protocol.jobs.job import Job
+from protocol.jobs.job_json import job_json
 from protocol.jobs.source import OUTPUT_FORMATS, DataFormat, DataPlace, JobSource, format_of
 from protocol.jobs.states import JobState
 from protocol.jobs.store import JobFilter
+from protocol.jobs.webhook import EVENT_STATES, Webhook, event_name
 from protocol.messages import LATEST_VERSION, Buffer
 
 IDEMPOTENCY_KEY = b"idempotency-key"
@@ -37,6 +39,7 @@ MAX_TEXT = 512
 MAX_WAIT_SECONDS = 600.0
 
 _KEY = re.compile(rb"[ -~]{1,255}")
+_EVENTS = {event_name(state): state for state in EVENT_STATES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +136,27 @@ class ListedRequest(msgspec.Struct):
         return int(text)
 
 
+class WebhookForm(msgspec.Struct):
+    """Who is to be told of a job, and of what."""
+
+    url: str
+    events: list[str] | None = None
+
+    def read(self) -> Webhook:
+        """Raises InvalidArgument."""
+        if self.events is None:
+            return Webhook(self.url, "")
+        if not self.events or not _EVENTS.keys() >= {*self.events}:
+            raise InvalidArgument(f"'webhook': expected events out of {', '.join(_EVENTS)}, got {self.events!r:.200}")
+        return Webhook(self.url, "", frozenset(map(_EVENTS.__getitem__, self.events)))
+
+
 class _JobBody(msgspec.Struct):
     """What bodies that make jobs have in common."""
 
     metadata: dict[str, Any] | None = None
     timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    webhook: WebhookForm | None = None
 
     def checked_metadata(self) -> dict[str, str]:
         """Raises InvalidArgument."""
@@ -148,6 +167,10 @@ class _JobBody(msgspec.Struct):
                 f"'metadata': expected at most {MAX_METADATA} texts by name, none of more than {MAX_TEXT} characters"
             )
         return found
+
+    def checked_webhook(self) -> Webhook | None:
+        """Raises InvalidArgument."""
+        return None if self.webhook is None else self.webhook.read()
 
 
 class JobList(_JobBody, kw_only=True):
@@ -206,6 +229,7 @@ class _LooseJobList(msgspec.Struct):
     requests: list[Any]
     metadata: Any = None
     timeout: Any = None
+    webhook: Any = None
 
 
 _LIST_READER = JsonReader(JobList)
@@ -234,8 +258,8 @@ def read_job_list(body: Buffer) -> JobList:
         if b"NaN" not in text and b"Infinity" not in text:
             raise
     loose = _LOOSE_READER.read(body)
-    head = {"requests": loose.requests and [0], "metadata": loose.metadata, "timeout": loose.timeout}
-    checked = _LIST_READER.read(json.dumps(head, default=str).encode())
+    head = {name: getattr(loose, name) for name in ("metadata", "timeout", "webhook")}
+    checked = _LIST_READER.read(json.dumps({**head, "requests": loose.requests and [0]}, default=str).encode())
     checked.requests = [msgspec.Raw(json.dumps(request).encode()) for request in loose.requests[: MAX_ITEMS + 1]]
     if len(checked.requests) > MAX_ITEMS:
         raise InvalidArgument(f"'requests': expected at most {MAX_ITEMS}, got {len(loose.requests)}")
@@ -253,6 +277,14 @@ def timeout_of(query: Mapping[str, str]) -> float | None:
     if not (text.isascii() and text.isdigit()) or len(text) > 9 or not int(text):
         raise InvalidArgument(f"'timeout': expected a whole number of seconds of at least 1, got '{text:.40}'")
     return float(text)
+
+
+def webhook_of(query: Mapping[str, str]) -> Webhook | None:
+    """Raises InvalidArgument."""
+    url, events = query.get("webhook"), query.get("webhook_events")
+    if url is None:
+        return None
+    return WebhookForm(url, None if events is None else events.split(",")).read()
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,39 +305,6 @@ def page_of(query: Mapping[str, str]) -> PageRequest:
         raise InvalidArgument(f"'limit': expected a whole number from 1 to {MAX_PAGE}, got '{text:.40}'")
     which = JobFilter(frozenset(map(JobState, words)), query.get("model", ""))
     return PageRequest(which, query.get("after", ""), int(text))
-
-
-def job_json(job: Job) -> dict[str, Any]:
-    """A job as clients see it."""
-    counts = job.counts
-    body: dict[str, Any] = {
-        "id": job.id,
-        "object": "job",
-        "state": job.state,
-        "counts": {
-            "total": counts.total,
-            **{name: getattr(counts, name) for name in counts.__dataclass_fields__},
-        },
-        "created_at": job.created,
-        "expires_at": job.deadline,
-        "bytes": job.byte_size,
-    }
-    if job.model:
-        body["model_name"] = job.model
-        if job.version != LATEST_VERSION:
-            body["model_version"] = str(job.version)
-    if job.started:
-        body["started_at"] = job.started
-    if job.ended:
-        body["ended_at"] = job.ended
-    if job.error is not None:
-        body["error"] = {"kind": job.error.kind, "message": job.error.message}
-    if job.metadata:
-        body["metadata"] = dict(job.metadata)
-    if job.source is not None:
-        body["input"] = msgspec.to_builtins(job.source.input)
-        body["output"] = {**msgspec.to_builtins(job.source.output), "rows": job.written}
-    return body
 
 
 def page_json(jobs: Sequence[Job], limit: int) -> dict[str, Any]:

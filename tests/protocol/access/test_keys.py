@@ -147,14 +147,17 @@ GROUPS_TEXT = "inference, health, metadata, model-control, shared-memory, metric
         ("[anonymous]", f": [anonymous] has no 'allow', expected an array of {GROUPS_TEXT}"),
         (
             "[anonymous]\nallow = []\nkey = ''",
-            ": [anonymous] has the unknown field 'key', expected allow, quota or weight",
+            ": [anonymous] has the unknown field 'key', expected allow, quota, weight or webhook_secret",
         ),
         ("[keys.'']", ": [keys.'']: a name has 1 to 64 printable characters"),
         ('[keys."a\\nb"]', ": [keys.'a\\nb']: a name has 1 to 64 printable characters"),
         ("[keys.anonymous]", ": [keys.anonymous]: the name means callers without a key, whose table is [anonymous]"),
         (entry("allow = []"), ": [keys.a] has no key, expected 'key' or 'sha256'"),
         (entry(f"key = '{LONG}'\nsha256 = '{DIGEST}'"), ": [keys.a] has both 'key' and 'sha256', expected one of them"),
-        (entry("token = ''"), ": [keys.a] has the unknown field 'token', expected key, sha256, allow, quota or weight"),
+        (
+            entry("token = ''"),
+            ": [keys.a] has the unknown field 'token', expected key, sha256, allow, quota, weight or webhook_secret",
+        ),
         (entry("key = 1979-05-27"), ": [keys.a] 'key' must be a string, got a date or a time"),
         (entry("sha256 = 1"), ": [keys.a] 'sha256' must be a string, got an integer"),
         (entry("key = 'short'"), ": [keys.a] 'key' has 5 characters, expected at least 16"),
@@ -339,3 +342,31 @@ def test_where_one_key_has_a_weight_the_others_have_one_too() -> None:
     assert [terms.weight for terms in ring(f"{text}[anonymous]\nallow = []\nweight = 3").terms] == [1, 1, 3]
     with pytest.raises(ValueError, match=r"\[keys\.b\] 'weight' must be above 0 and at most 1e\+06, got -1"):
         ring(f"{text}weight = -1")
+
+
+SECRETS = ["whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3", "whsec_" + "eHh4" * 10]
+
+
+def test_webhook_secrets() -> None:
+    found = ring(
+        f"[keys.a]\nkey = '{LONG}'\nallow = []\nwebhook_secret = '{SECRETS[0]}'\n"
+        f"[keys.b]\nkey = '{CI}'\nallow = []\nwebhook_secret = {SECRETS}\n[anonymous]\nallow = []"
+    )
+    assert found.webhook_secrets("a") == (b"0123456789abcdef01234567",)
+    assert found.webhook_secrets("b") == (b"0123456789abcdef01234567", b"x" + b"xx" + b"xxx" * 9)
+    assert found.webhook_secrets("anonymous") == found.webhook_secrets("gone") == ()
+
+
+@pytest.mark.parametrize(
+    ("secret", "problem"),
+    [
+        ("'whsec_short'", "expected whsec_ and 24 to 64 bytes in base64"),
+        ("7", "must be a string, or an array of at most 4 strings"),
+        ("[7]", "must be a string, or an array of at most 4 strings"),
+        (str(SECRETS * 3), "must be a string, or an array of at most 4 strings"),
+    ],
+)
+def test_what_is_no_webhook_secret(secret: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem) as caught:
+        ring(f"[keys.a]\nkey = '{LONG}'\nallow = []\nwebhook_secret = {secret}")
+    assert "whsec_short" not in str(caught.value)

@@ -11,6 +11,7 @@ import trio
 from actors.capture.capture import Capture
 from actors.capture.settings import CaptureSettings
 from actors.capture.writer import CaptureWriter
+from actors.jobs.figures import WebhookFigures
 from actors.jobs.runner import RunnerFigures
 from actors.lifecycle.residence import ResidenceSnapshot
 from actors.metrics.custom import CustomMetrics
@@ -73,7 +74,7 @@ async def test_the_page_has_every_metric(nursery: trio.Nursery) -> None:
         keys=lambda: {"alice": used},
         log_events=lambda: {"info": 1},
         connections=connections,
-        jobs=lambda: RunnerFigures(store=StoreFigures(dict.fromkeys(JobState, 0), 0.0, 0)),
+        jobs=lambda: RunnerFigures(store=StoreFigures(dict.fromkeys(JobState, 0), 0.0, 0), webhooks=WebhookFigures()),
         capture=Capture(CaptureSettings(), CaptureWriter(CaptureSettings(), FolderTarget(PAGE.parent))),
     )
     with connections.of("http", Open):

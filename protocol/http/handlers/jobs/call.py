@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from protocol.errors import Unsupported
-from protocol.http.codec.jobs import Preferences, job_json, preferences
+from protocol.http.codec.jobs import Preferences, preferences
 from protocol.http.exchange import HttpRequest, header_text
 from protocol.http.reply import Headers, Reply, json_reply
 from protocol.jobs.job import Job
+from protocol.jobs.job_json import job_json
 from protocol.jobs.service import Jobs
 
 # Until a client asks again.

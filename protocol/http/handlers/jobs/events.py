@@ -9,11 +9,11 @@ import msgspec
 import trio
 
 from protocol.http.codec.job_rows import response_json
-from protocol.http.codec.jobs import job_json
 from protocol.http.exchange import BodyWriter, HttpRequest
 from protocol.http.handlers.generate import EVENT_STREAM
 from protocol.http.handlers.jobs.call import jobs_of, owner_of
 from protocol.jobs.job import Job
+from protocol.jobs.job_json import job_json
 from protocol.jobs.service import Follower
 
 # Between two events of progress.

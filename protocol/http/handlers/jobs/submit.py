@@ -25,6 +25,7 @@ from protocol.http.codec.jobs import (
     read_listed_request,
     read_source_body,
     timeout_of,
+    webhook_of,
 )
 from protocol.http.codec.query import read_query
 from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
@@ -38,6 +39,7 @@ from protocol.jobs.job import Job, new_job_id
 from protocol.jobs.payload import encode_request
 from protocol.jobs.source import DataFormat, JobSource
 from protocol.jobs.store import NewItem, NewJob
+from protocol.jobs.webhook import Webhook
 from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest
 from protocol.quotas.quota import Unit
 from protocol.shared_memory.placement import Placement
@@ -65,8 +67,10 @@ async def generate_or_job(request: HttpRequest) -> Reply | None:
 async def create_of_model(request: HttpRequest) -> Reply:
     """A job of one inference request to the model in the path."""
     jobs_of(request)
-    timeout = timeout_of(read_query(request.query))
-    making = _Making([await _infer_item(request)], request.model_name, request.model_version, timeout)
+    query = read_query(request.query)
+    timeout, webhook = timeout_of(query), webhook_of(query)
+    item = await _infer_item(request)
+    making = _Making([item], request.model_name, request.model_version, timeout, webhook=webhook)
     return await _created(request, making)
 
 
@@ -93,6 +97,13 @@ class _Making:
     timeout: float | None = None
     metadata: Mapping[str, str] | None = None
     source: JobSource | None = None
+    webhook: Webhook | None = None
+
+    @property
+    def fingerprinted(self) -> str:
+        """What it is beside its requests that makes it another job."""
+        to = self.webhook
+        return "" if to is None else f" {to.url} {','.join(sorted(to.states))}"
 
 
 def _is_deferred(request: HttpRequest) -> bool:
@@ -134,7 +145,11 @@ def _read_list(body: Buffer, max_input_size: int) -> _Making:
         items.append(NewItem(named.model_name, encode_request(decoded.request), named.custom_id, form))
     models = {item.model for item in items}
     return _Making(
-        items, models.pop() if len(models) == 1 else "", timeout=listed.timeout, metadata=listed.checked_metadata()
+        items,
+        models.pop() if len(models) == 1 else "",
+        timeout=listed.timeout,
+        metadata=listed.checked_metadata(),
+        webhook=listed.checked_webhook(),
     )
 
 
@@ -145,7 +160,8 @@ def _read_source(request: HttpRequest) -> _Making:
     _check_model(request, source.model, source.version)
     if source.output.format is not DataFormat.JSON_LINES:
         _refuse_decoupled(request, source)
-    return _Making((), source.model, source.version, body.timeout, body.checked_metadata(), source)
+    metadata, webhook = body.checked_metadata(), body.checked_webhook()
+    return _Making((), source.model, source.version, body.timeout, metadata, source, webhook)
 
 
 def _refuse_decoupled(request: HttpRequest, source: JobSource) -> None:
@@ -198,7 +214,9 @@ async def _deferred(request: HttpRequest, item: NewItem) -> Reply:
     owner, key = owner_of(request), idempotency_key(request.headers)
     jobs = jobs_of(request)
     with jobs.answering(owner, key):
-        job = await _add(request, _Making([item], request.model_name, request.model_version), owner, key)
+        webhook = webhook_of(read_query(request.query))
+        making = _Making([item], request.model_name, request.model_version, webhook=webhook)
+        job = await _add(request, making, owner, key)
         if prefers.wait:
             job = await jobs.wait(owner, job.id, prefers.wait)
         headers = (location(job), *applied(prefers))
@@ -227,7 +245,8 @@ async def _add(request: HttpRequest, making: _Making, owner: str, key: str) -> J
     _charge(request, making)
     made = b""
     if key:
-        what = f"{request.path_parameters} {making.items[0].form if making.items else b'source'!r}"
+        form = making.items[0].form if making.items else b"source"
+        what = f"{request.path_parameters} {form!r}{making.fingerprinted}"
         made = await _in_thread_if_long(
             partial(fingerprint, what, request.headers.get(HEADER_LENGTH), request.body), len(request.body)
         )
@@ -243,6 +262,7 @@ async def _add(request: HttpRequest, making: _Making, owner: str, key: str) -> J
             key=key,
             fingerprint=made,
             source=making.source,
+            webhook=making.webhook,
         )
     )
     return job

@@ -14,7 +14,6 @@ from protocol.http.codec.jobs import (
     ResultForm,
     fingerprint,
     idempotency_key,
-    job_json,
     page_json,
     page_of,
     preferences,
@@ -24,6 +23,7 @@ from protocol.http.codec.jobs import (
 )
 from protocol.http.codec.query import read_query
 from protocol.jobs.job import Counts, ItemError, Job
+from protocol.jobs.job_json import job_json
 from protocol.jobs.states import JobState
 
 JOB = Job("job_1", "ann", "m", -1, JobState.QUEUED, Counts(queued=2), 1.0, 9.0)

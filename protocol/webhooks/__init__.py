@@ -1,0 +1,1 @@
+"""Webhooks: signed messages to receivers that clients name, as Standard Webhooks says."""
