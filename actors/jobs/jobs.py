@@ -13,6 +13,7 @@ from dataclasses import replace
 import trio
 
 from actors.jobs.followers import Followers, JobFollower
+from actors.jobs.links import Links
 from actors.jobs.runner import JobRunner, RunnerFigures
 from actors.jobs.transfer import RowParts
 from actors.jobs.transfers import Transfers
@@ -21,6 +22,7 @@ from protocol.errors import NotFound, Unavailable, Unsupported
 from protocol.failures import CallbackFailures
 from protocol.jobs.execution import JobExecutor
 from protocol.jobs.job import Job
+from protocol.jobs.links import ResultLink
 from protocol.jobs.store import Item, JobFilter, JobStore, NewJob, RequestUnderWay
 from protocol.jobs.webhook import Webhook
 
@@ -61,6 +63,7 @@ class ServerJobs:
             executors=executors,
         )
         self._transfers = Transfers(store, rows, self._followers, failures, self._runner.rows_added, now)
+        self._links = Links(store, now)
         self._webhooks = webhooks
         self._runner.figures.webhooks = None if webhooks is None else webhooks.figures
         self._is_taking = False
@@ -162,6 +165,13 @@ class ServerJobs:
                     await follower.changed()
                     job = await self.find(owner, job_id)
         return job
+
+    async def sign(self, link: ResultLink) -> str:
+        return await self._links.signature(link)
+
+    async def find_linked(self, link: ResultLink, signature: str) -> Job:
+        await self._links.check(link, signature)
+        return _found(await self._store.find(None, link.job_id), link.job_id)
 
     def follow(self, job_id: str) -> AbstractContextManager[JobFollower]:
         return self._followers.follow(job_id)

@@ -28,6 +28,7 @@ from protocol.errors import (
     told,
 )
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
+from protocol.jobs.links import LinkExpired
 from protocol.jobs.store import IdempotencyMismatch, RequestUnderWay
 from protocol.quotas.fields import Fields
 
@@ -132,6 +133,7 @@ STATUS: dict[type[ServerError], int] = {
     Conflict: 409,
     RequestUnderWay: 409,
     IdempotencyMismatch: 422,
+    LinkExpired: 410,
     BodyTimeout: 408,
     HeaderTimeout: 408,
     HeadersTooLarge: 431,

@@ -26,6 +26,7 @@ from protocol.http.handlers import settings as settings_handlers
 from protocol.http.handlers import shared_memory as shared_memory_handlers
 from protocol.http.handlers.generate import generate_stream
 from protocol.http.handlers.jobs import events as job_events
+from protocol.http.handlers.jobs import links as job_links
 from protocol.http.handlers.jobs import manage as job_handlers
 from protocol.http.handlers.jobs import results as job_results
 from protocol.http.handlers.jobs import submit as job_making
@@ -69,7 +70,8 @@ class Route:
         key_header: a header that the caller's key may come in, beside `authorization`; one for each path.
         request_id_header: in which replies have the request's id beside `x-request-id`; one for each path, mostly
             empty.
-        is_public: whether it needs no right, as it shows nothing of the models; one for each path.
+        is_public: whether it needs no right, as it shows nothing of the models, or judges by itself what it shows; one
+            for each path.
     """
 
     method: str
@@ -151,6 +153,9 @@ def _jobs() -> Iterator[Route]:
     yield Route("GET", one, category, job_handlers.job_status, "A job", may_wait=True)
     yield Route("DELETE", one, category, job_handlers.remove_job, "Forget a job")
     yield Route("GET", f"{one}/result", category, job_results.job_result, "The result of a job", may_wait=True)
+    yield Route("POST", f"{one}/result/link", category, job_links.create_link, "Make a link to the result of a job")
+    linked = job_links.linked_result
+    yield Route("GET", f"{one}/result/linked", category, linked, "The result of a job, by a link", is_public=True)
     yield Route("GET", f"{one}/events", category, job_events.job_events, "A job as it goes on", may_wait=True)
     yield Route("POST", f"{one}/cancel", category, job_handlers.cancel_job, "Stop a job")
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from protocol.jobs.job import Job
+from protocol.jobs.links import ResultLink
 from protocol.jobs.store import Item, JobFilter, NewJob
 from protocol.messages import InferenceResponse
 
@@ -70,6 +71,14 @@ class Jobs(Protocol):
 
     async def wait(self, owner: str, job_id: str, seconds: float) -> Job:
         """The job when it has ended, or after so many seconds, or when the server stops."""
+        ...
+
+    async def sign(self, link: ResultLink) -> str:
+        """The signature of a link, for who may read what it leads to. Raises InsufficientStorage."""
+        ...
+
+    async def find_linked(self, link: ResultLink, signature: str) -> Job:
+        """The job that a link leads to, whoever comes with it. Raises Forbidden, LinkExpired, NotFound."""
         ...
 
     def follow(self, job_id: str) -> AbstractContextManager[Follower]:

@@ -75,6 +75,8 @@ _ANSWER_HEADER_LENGTH: JsonObject = {
 _FAILURES: Mapping[int, tuple[str, str]] = {
     400: ("BadRequest", "The request is wrong and will be wrong again."),
     404: ("NotFound", "There is no such model, version, region or path."),
+    403: ("Forbidden", "The link is not one of this server's."),
+    410: ("Expired", "The link's time is over."),
     409: ("Conflict", "Not in this state: it has not ended, or a request with this key is still answered."),
     422: ("IdempotencyMismatch", "The `Idempotency-Key` was used for another request."),
     500: ("Internal", "The server or a model failed; nothing is wrong with the request."),

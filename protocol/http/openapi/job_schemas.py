@@ -6,14 +6,17 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from protocol.http.codec.jobs import MAX_ITEMS, MAX_METADATA
+from protocol.jobs.links import MOST_SECONDS
 from protocol.jobs.source import OUTPUT_FORMATS, DataFormat
 from protocol.jobs.states import JobState
+from protocol.jobs.webhook import EVENT_STATES, event_name
 
 Schema: TypeAlias = dict[str, Any]
 
 _STRING: Schema = {"type": "string"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _SECONDS: Schema = {"type": "number", "description": "In seconds since the epoch."}
+_EVENT: Schema = {"type": "string", "enum": [event_name(state) for state in EVENT_STATES]}
 _METADATA: Schema = {"type": "object", "additionalProperties": _STRING, "maxProperties": MAX_METADATA}
 
 
@@ -50,6 +53,11 @@ def job_schemas(prefix: str) -> dict[str, Schema]:
         "requests": {"type": "array", "items": request, "minItems": 1, "maxItems": MAX_ITEMS},
         "metadata": _METADATA,
         "timeout": {"type": "number", "exclusiveMinimum": 0, "description": "In seconds."},
+        "webhook": _object({"url": _STRING, "events": {"type": "array", "items": _EVENT, "minItems": 1}}, "url"),
+    }
+    link = {
+        "expires_in": {**_COUNT, "minimum": 1, "maximum": MOST_SECONDS, "description": "In seconds."},
+        "item": _COUNT,
     }
     source = {
         "model_name": _STRING,
@@ -58,6 +66,7 @@ def job_schemas(prefix: str) -> dict[str, Schema]:
         "output": _place(OUTPUT_FORMATS),
         "metadata": _METADATA,
         "timeout": listed["timeout"],
+        "webhook": listed["webhook"],
     }
     page = {
         "object": _STRING,
@@ -69,6 +78,8 @@ def job_schemas(prefix: str) -> dict[str, Schema]:
         "JobRequests": {
             "oneOf": [_object(listed, "requests"), _object(source, "model_name", "input", "output")],
         },
+        "ResultLinkRequest": _object(link),
+        "ResultLink": _object({"url": _STRING, "expires_at": _SECONDS}, "url", "expires_at"),
         "JobPage": _object(page, "jobs"),
         "JobRemoved": _object({"id": _STRING, "object": _STRING, "deleted": {"type": "boolean"}}, "id", "deleted"),
     }

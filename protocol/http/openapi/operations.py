@@ -299,7 +299,11 @@ OPERATIONS: Mapping[str, Operation] = {
         gives="Job",
         status=202,
         failures=(404, 409, 422, 503, 507),
-        query={"timeout": {"type": "integer", "minimum": 1}},
+        query={
+            "timeout": {"type": "integer", "minimum": 1},
+            "webhook": {"type": "string"},
+            "webhook_events": {"type": "string"},
+        },
     ),
     "POST /v2/jobs": Operation(
         f"Each request is one of inference as JSON, with the name of its model; or they are the rows of files. {_JOBS}",
@@ -332,6 +336,22 @@ OPERATIONS: Mapping[str, Operation] = {
         media_type="*/*",
         query={"item": {"type": "integer", "minimum": 0}},
         failures=(409, 500, 501, 503, 504),
+    ),
+    "POST /v2/jobs/{job_id}/result/link": Operation(
+        "The URL that it gives, relative to that of the server, is readable without a key until it expires.",
+        takes="ResultLinkRequest",
+        gives="ResultLink",
+        failures=(501, 503, 507),
+    ),
+    "GET /v2/jobs/{job_id}/result/linked": Operation(
+        "The same as the result itself, for who has a link with its signature.",
+        media_type="*/*",
+        query={
+            "item": {"type": "integer", "minimum": 0},
+            "expires": {"type": "integer", "minimum": 0},
+            "signature": {"type": "string"},
+        },
+        failures=(403, 409, 410, 500, 501, 503, 504),
     ),
     "GET /v2/jobs/{job_id}/events": Operation(
         "Server-sent events `state` (the job), `progress` (its counts) and `partial` (a part of a result), until it "

@@ -12,7 +12,7 @@ import trio
 from protocol.errors import KINDS, DeadlineExceeded, InvalidArgument, ServerError
 from protocol.http.codec.generate import encode_generate_response
 from protocol.http.codec.job_rows import answer_members, error_json, response_json
-from protocol.http.codec.jobs import ResultForm, job_json
+from protocol.http.codec.jobs import ResultForm
 from protocol.http.codec.query import read_query
 from protocol.http.errors import Conflict
 from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
@@ -20,6 +20,7 @@ from protocol.http.handlers.infer import encode
 from protocol.http.handlers.jobs.call import jobs_of, owner_of, preferences_of
 from protocol.http.reply import JSON_CONTENT, Headers, Reply, json_reply
 from protocol.jobs.job import ItemError, Job
+from protocol.jobs.job_json import job_json
 from protocol.jobs.payload import decode_responses
 from protocol.jobs.source import JobSource
 from protocol.jobs.states import JobState
@@ -40,14 +41,19 @@ async def job_result(request: HttpRequest) -> Reply | None:
     jobs, owner, job_id = jobs_of(request), owner_of(request), request.path_parameters["job_id"]
     wait = preferences_of(request).wait
     job = await (jobs.wait(owner, job_id, wait) if wait else jobs.find(owner, job_id))
+    place = None if job.source is not None else read_query(request.query).get("item")
+    return await result_of(request, job, None if place is None else _index(place, job))
+
+
+async def result_of(request: HttpRequest, job: Job, item: int | None) -> Reply | None:
+    """That of a job that the client may read; None where it has been sent. Raises as `job_result`."""
     if job.source is not None:
         return _source_reply(job, job.source)
-    place = read_query(request.query).get("item")
-    if place is not None:
-        return await _item_reply(request, job, _index(place, job))
+    if item is not None:
+        return await _item_reply(request, job, item)
     if not job.state.is_ended:
         raise Conflict(f"job '{job.id}' is {job.state}: its result is not there yet")
-    (first,) = await jobs.items(job.id, 0, 1)
+    (first,) = await jobs_of(request).items(job.id, 0, 1)
     if not ResultForm.decode(first.form).is_list:
         return await result_reply(request, job)
     await _send_lines(request, job)
