@@ -1,7 +1,8 @@
 """Make what comes from the `.proto` files: `python -m tests.generate`; `--check` only says what is out of date.
 
 Two things are made: `protocol/proto/descriptors.binpb`, from which Google's protobuf classes are built at run time,
-and `protocol/grpc/generated/`, betterproto2's messages and service bases. The compilers come with the extra `check`.
+and `protocol/grpc/generated/`, betterproto2's messages and service bases. Files in folders have only the former:
+their messages carry bulk, or any message. The compilers come with the extra `check`.
 """
 
 from __future__ import annotations
@@ -30,23 +31,29 @@ class GenerationError(Exception):
 
 
 def generate(descriptors: Path, code: Path) -> None:
-    """Compile all `.proto` files into the file `descriptors` and the folder `code`, which must exist."""
-    scripts = Path(sys.executable).parent  # the plugin runs `ruff`; both are installed beside the interpreter
-    command = [
-        *(sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={PROTO}"),
-        f"--descriptor_set_out={descriptors}",
+    """Compile all `.proto` files into the file `descriptors`, and those that are in no folder of their own into the
+    folder `code`, which must exist."""
+    scripts = Path(sys.executable).parent
+    every = (path.relative_to(PROTO).as_posix() for path in sorted(PROTO.rglob("*.proto")))
+    _compile("--include_imports", f"--descriptor_set_out={descriptors}", *every)
+    _compile(
         f"--plugin=protoc-gen-python_betterproto2={scripts / 'protoc-gen-python_betterproto2'}",
         f"--python_betterproto2_out={code}",
         "--python_betterproto2_opt=client_generation=none,server_generation=async",
         *(file.name for file in sorted(PROTO.glob("*.proto"))),
-    ]
+    )
+    (code / "__init__.py").write_text(PACKAGE_DOCSTRING)
+
+
+def _compile(*arguments: str) -> None:
+    scripts = Path(sys.executable).parent  # the plugin runs `ruff`; both are installed beside the interpreter
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={PROTO}", *arguments]
     environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}"}
     # In the root, where the plugin's `ruff` finds the project's line length.
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         hint = "the compilers are missing: pip install '.[check]'" if "No module named" in result.stderr else ""
         raise GenerationError("\n".join(filter(None, (result.stderr.strip(), hint))))
-    (code / "__init__.py").write_text(PACKAGE_DOCSTRING)
 
 
 def content(path: Path) -> object:

@@ -66,11 +66,11 @@ ROOMS: dict[str, dict[str, str]] = {
         "messages": "datatypes errors gen_ai limits origin quotas server_settings",
         "outgoing": "",
         "webhooks": "outgoing",
-        "jobs": "datatypes errors messages webhooks",
         "zipped": "errors messages",
         "log": "errors limits messages origin server_settings",
         "text": "errors",
         "core": "errors messages text",
+        "jobs": "core datatypes errors messages webhooks",
         "access": "errors failures messages quotas webhooks",
         "console": "core",
         "tensors": "datatypes errors messages",
@@ -86,7 +86,7 @@ ROOMS: dict[str, dict[str, str]] = {
             "server_settings shared_memory"
         ),
         "grpc": (
-            "access core datatypes errors failures http2 limits log messages open_connections origin proto quotas "
+            "access core datatypes errors failures http2 jobs limits log messages open_connections origin proto quotas "
             "reactor server_settings services shapes shared_memory sync zipped"
         ),
         "http": (
@@ -132,7 +132,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "call": "codec settings status",
         "access": "call",
         "inference": "call codec settings status",
-        "services": "access call codec inference settings",
+        "services": "access call codec inference settings status",
         "connection": "call codec inference settings status",
         "server": "access codec connection inference services settings",
     },

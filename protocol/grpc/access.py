@@ -33,6 +33,13 @@ _CALLS = {
         "inference.GRPCInferenceService/ModelInfer",
         "inference.GRPCInferenceService/ModelStreamInfer",
         "trioton.RequestControl/Cancel",
+        "trioton.Jobs/Create",
+        "trioton.Jobs/Results",
+        "google.longrunning.Operations/GetOperation",
+        "google.longrunning.Operations/ListOperations",
+        "google.longrunning.Operations/WaitOperation",
+        "google.longrunning.Operations/CancelOperation",
+        "google.longrunning.Operations/DeleteOperation",
     ),
     Category.SHARED_MEMORY: (
         "inference.GRPCInferenceService/SystemSharedMemoryStatus",

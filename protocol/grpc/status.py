@@ -59,11 +59,16 @@ def code_of(error: Exception) -> Status:
     """The status for an error; INTERNAL for one that is not ours."""
     match error:
         case ServerError():
-            return _STATUS_OF_KIND.get(error.kind, Status.UNKNOWN)
+            return code_of_kind(error.kind)
         case GRPCError():
             return error.status
         case _:
             return Status.INTERNAL
+
+
+def code_of_kind(kind: str) -> Status:
+    """The status for the kind of a `ServerError`."""
+    return _STATUS_OF_KIND.get(kind, Status.UNKNOWN)
 
 
 def encode_status_message(message: str) -> str:

@@ -8,9 +8,10 @@ has taken it or it is given up: it outlives the server, and the job.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from protocol.errors import InvalidArgument
 from protocol.jobs.job import Job
 from protocol.jobs.states import JobState
 
@@ -66,6 +67,16 @@ class DeliveryRoom:
 
 def event_name(state: JobState) -> str:
     return f"job.{state}"
+
+
+_STATES = {event_name(state): state for state in EVENT_STATES}
+
+
+def states_of(events: Sequence[str]) -> frozenset[JobState]:
+    """Raises InvalidArgument."""
+    if not events or not _STATES.keys() >= {*events}:
+        raise InvalidArgument(f"'webhook': expected events out of {', '.join(_STATES)}, got {list(events)!r:.200}")
+    return frozenset([_STATES[event] for event in events])
 
 
 def new_delivery_id() -> str:

@@ -2,7 +2,7 @@
 
 `descriptors.binpb` holds the compiled descriptors (`python -m tests.generate` makes it). They live in a pool of their
 own: Triton's client libraries register the same message names in protobuf's default pool, and both must be usable in
-one process. The betterproto2 code made from the same files is in `protocol.grpc.generated`.
+one process. The betterproto2 code made from the same files, but those in folders, is in `protocol.grpc.generated`.
 """
 
 from __future__ import annotations

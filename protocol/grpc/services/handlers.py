@@ -6,7 +6,7 @@ from grpclib.const import Handler
 
 from protocol.grpc.access import guarded
 from protocol.grpc.codec.request_templates import RequestTemplates
-from protocol.grpc.services import health, reflection, repository_control, request_control
+from protocol.grpc.services import health, jobs, operations, reflection, repository_control, request_control
 from protocol.grpc.services.inference import InferenceService
 from protocol.grpc.settings import GrpcSettings
 from protocol.reactor.replies import Replies
@@ -16,6 +16,8 @@ SERVICES = (
     health.INFERENCE_SERVICE,
     request_control.SERVICE,
     repository_control.SERVICE,
+    jobs.SERVICE,
+    operations.SERVICE,
     health.SERVICE,
     *reflection.SERVICES,
 )
@@ -35,6 +37,8 @@ def grpc_handlers(
         ).__mapping__(),
         **request_control.RequestControlService(services.core).__mapping__(),
         **repository_control.RepositoryControlService(services.core).__mapping__(),
+        **jobs.JobsService(services).__mapping__(),
+        **operations.OperationsService(services).__mapping__(),
         **health.HealthService(services.core, SERVICES).__mapping__(),
         **reflection.ReflectionService(SERVICES).__mapping__(),
     }

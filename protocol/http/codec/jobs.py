@@ -15,14 +15,13 @@ from typing import Annotated, Any
 import msgspec
 
 from protocol.errors import InvalidArgument
-from protocol.http.codec.infer import OutputEncoding
 from protocol.http.codec.json_text import JsonReader
 from protocol.jobs.job import Job
 from protocol.jobs.job_json import job_json
 from protocol.jobs.source import OUTPUT_FORMATS, DataFormat, DataPlace, JobSource, format_of
 from protocol.jobs.states import JobState
 from protocol.jobs.store import JobFilter
-from protocol.jobs.webhook import EVENT_STATES, Webhook, event_name
+from protocol.jobs.webhook import Webhook, states_of
 from protocol.messages import LATEST_VERSION, Buffer
 
 IDEMPOTENCY_KEY = b"idempotency-key"
@@ -39,7 +38,6 @@ MAX_TEXT = 512
 MAX_WAIT_SECONDS = 600.0
 
 _KEY = re.compile(rb"[ -~]{1,255}")
-_EVENTS = {event_name(state): state for state in EVENT_STATES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,33 +87,6 @@ def fingerprint(what: str, header_length: bytes | None, body: Buffer) -> bytes:
     return digest.digest()
 
 
-class ResultForm(msgspec.Struct, array_like=True, frozen=True):
-    """How the result of an item is written; kept with it. `is_list` where it is a line among others."""
-
-    is_generate: bool = False
-    default_binary: bool = False
-    binary: dict[str, bool] = {}
-    is_list: bool = False
-
-    @classmethod
-    def of(cls, encoding: OutputEncoding) -> ResultForm:
-        return cls(default_binary=encoding.default_binary, binary=dict(encoding.binary))
-
-    @property
-    def encoding(self) -> OutputEncoding:
-        return OutputEncoding(self.default_binary, self.binary)
-
-    def encode(self) -> bytes:
-        return msgspec.msgpack.encode(self)
-
-    @classmethod
-    def decode(cls, data: bytes) -> ResultForm:
-        return _read_form(data)
-
-
-_read_form = msgspec.msgpack.Decoder(ResultForm).decode
-
-
 class ListedRequest(msgspec.Struct):
     """What a request in a list says beside the members of an inference request."""
 
@@ -146,9 +117,7 @@ class WebhookForm(msgspec.Struct):
         """Raises InvalidArgument."""
         if self.events is None:
             return Webhook(self.url, "")
-        if not self.events or not _EVENTS.keys() >= {*self.events}:
-            raise InvalidArgument(f"'webhook': expected events out of {', '.join(_EVENTS)}, got {self.events!r:.200}")
-        return Webhook(self.url, "", frozenset(map(_EVENTS.__getitem__, self.events)))
+        return Webhook(self.url, "", states_of(self.events))
 
 
 class _JobBody(msgspec.Struct):

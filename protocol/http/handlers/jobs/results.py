@@ -11,8 +11,8 @@ import trio
 
 from protocol.errors import KINDS, DeadlineExceeded, InvalidArgument, ServerError
 from protocol.http.codec.generate import encode_generate_response
+from protocol.http.codec.infer import OutputEncoding
 from protocol.http.codec.job_rows import answer_members, error_json, response_json
-from protocol.http.codec.jobs import ResultForm
 from protocol.http.codec.query import read_query
 from protocol.http.errors import Conflict
 from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
@@ -22,6 +22,7 @@ from protocol.http.reply import JSON_CONTENT, Headers, Reply, json_reply
 from protocol.jobs.job import ItemError, Job
 from protocol.jobs.job_json import job_json
 from protocol.jobs.payload import decode_responses
+from protocol.jobs.result_form import ResultForm
 from protocol.jobs.source import JobSource
 from protocol.jobs.states import JobState
 from protocol.jobs.store import Item
@@ -94,7 +95,9 @@ async def _item_reply(request: HttpRequest, job: Job, index: int) -> Reply:
     if form.is_generate:
         body = await _in_thread_if_long(partial(encode_generate_response, response), len(item.result))
         return Reply(200, JSON_CONTENT, body)
-    return await encode(response, form.encoding, request.headers.get(b"accept-encoding"))
+    return await encode(
+        response, OutputEncoding(form.default_binary, form.binary), request.headers.get(b"accept-encoding")
+    )
 
 
 def _error_of(item: Item, job: Job) -> ServerError:

@@ -17,7 +17,6 @@ import trio
 from protocol.errors import InvalidArgument, ServerError, Unavailable
 from protocol.http.codec.infer import HEADER_LENGTH, decode_infer_request, parse_header_length
 from protocol.http.codec.jobs import (
-    ResultForm,
     fingerprint,
     has_source,
     idempotency_key,
@@ -35,14 +34,15 @@ from protocol.http.handlers.generate import generate
 from protocol.http.handlers.jobs.call import applied, job_reply, jobs_of, location, owner_of, preferences_of
 from protocol.http.handlers.jobs.results import result_reply
 from protocol.http.reply import Reply
+from protocol.jobs.admission import check_model, refuse_placement, refuse_sequence
 from protocol.jobs.job import Job, new_job_id
 from protocol.jobs.payload import encode_request
+from protocol.jobs.result_form import ResultForm
 from protocol.jobs.source import DataFormat, JobSource
 from protocol.jobs.store import NewItem, NewJob
 from protocol.jobs.webhook import Webhook
 from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest
 from protocol.quotas.quota import Unit
-from protocol.shared_memory.placement import Placement
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ async def create_of_list(request: HttpRequest) -> Reply:
         partial(_read_list, request.body, request.settings.max_input_size), len(request.body)
     )
     for model, version in {(item.model, LATEST_VERSION) for item in making.items}:
-        _check_model(request, model, version)
+        check_model(request.core, model, version)
     return await _created(request, making)
 
 
@@ -116,9 +116,10 @@ async def _infer_item(request: HttpRequest) -> NewItem:
     inference = decoded.request
     if not request.services.forwarding.is_empty:
         inference_handler.forward_headers(request, inference)
-    _refuse_placement(decoded.placement)
+    refuse_placement(decoded.placement)
     _check(request, inference)
-    form = ResultForm.of(decoded.encoding).encode()
+    encoding = decoded.encoding
+    form = ResultForm(default_binary=encoding.default_binary, binary=dict(encoding.binary)).encode()
     return NewItem(inference.model_name, encode_request(inference), form=form)
 
 
@@ -137,8 +138,8 @@ def _read_list(body: Buffer, max_input_size: int) -> _Making:
                 model_version=named.version,
                 max_input_size=max_input_size,
             )
-            _refuse_placement(decoded.placement)
-            _refuse_sequence(decoded.request)
+            refuse_placement(decoded.placement)
+            refuse_sequence(decoded.request)
         except ServerError as error:
             error.message = f"requests[{index}]: {error.message}"
             raise
@@ -157,7 +158,7 @@ def _read_source(request: HttpRequest) -> _Making:
     """Raises what is wrong with the body, or with the model for it."""
     body = read_source_body(request.body)
     source = body.source()
-    _check_model(request, source.model, source.version)
+    check_model(request.core, source.model, source.version)
     if source.output.format is not DataFormat.JSON_LINES:
         _refuse_decoupled(request, source)
     metadata, webhook = body.checked_metadata(), body.checked_webhook()
@@ -175,37 +176,8 @@ def _refuse_decoupled(request: HttpRequest, source: JobSource) -> None:
 
 def _check(request: HttpRequest, inference: InferenceRequest) -> None:
     """What can be known before it runs."""
-    _refuse_sequence(inference)
-    _check_model(request, inference.model_name, inference.model_version)
-
-
-def _check_model(request: HttpRequest, name: str, version: int) -> None:
-    """A model that is not ready now may be when the job runs; one that is not there is a mistake.
-
-    Raises:
-        NotFound: there is no such model.
-        Unavailable: the server is stopping.
-    """
-    try:
-        request.core.is_decoupled(name, version)
-    except Unavailable:
-        request.core.is_live()
-
-
-def _refuse_placement(placement: Placement | None) -> None:
-    if placement is not None:
-        raise InvalidArgument(
-            "a job takes no shared memory, which may be gone when it runs, and no 'classification': send tensors in "
-            "the request, and take whole outputs"
-        )
-
-
-def _refuse_sequence(inference: InferenceRequest) -> None:
-    if inference.sequence_id:
-        raise InvalidArgument(
-            f"a job takes no part in a sequence, whose requests run in order: model '{inference.model_name}', "
-            f"sequence_id {inference.sequence_id!r:.40}"
-        )
+    refuse_sequence(inference)
+    check_model(request.core, inference.model_name, inference.model_version)
 
 
 async def _deferred(request: HttpRequest, item: NewItem) -> Reply:

@@ -7,11 +7,10 @@ import json
 import pytest
 
 from protocol.errors import InvalidArgument
-from protocol.http.codec.infer import OutputEncoding, decode_infer_request
+from protocol.http.codec.infer import decode_infer_request
 from protocol.http.codec.jobs import (
     MAX_ITEMS,
     Preferences,
-    ResultForm,
     fingerprint,
     idempotency_key,
     page_json,
@@ -136,13 +135,6 @@ def test_versions_in_a_list() -> None:
     for wrong in ("x", "-1", "9" * 30):
         with pytest.raises(InvalidArgument, match="expected digits"):
             _ = read_listed_request(json.dumps({"model_name": "m", "model_version": wrong}).encode()).version
-
-
-def test_the_form_of_a_result_comes_back() -> None:
-    form = ResultForm.of(OutputEncoding(True, {"A": False}))
-    again = ResultForm.decode(form.encode())
-    assert again == form
-    assert (again.encoding.is_binary("A"), again.encoding.is_binary("B")) == (False, True)
 
 
 def test_jobs_as_json() -> None:
