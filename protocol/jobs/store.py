@@ -173,7 +173,8 @@ class JobStore(Protocol):
     number of tasks, and raise InsufficientStorage where they have to write and cannot."""
 
     async def open(self, now: float) -> None:
-        """Get ready: what ran when the server ended is queued again, or has failed where that was too often.
+        """Get ready: what ran when the server ended is queued again, or has failed where that was too often; deliveries
+        that were under way are due again.
 
         Raises:
             UnusableStore: the text says why and what to change.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from actors.jobs.sqlite.batches import forget_old
 from actors.jobs.sqlite.deliveries import check_room, encode_webhook
+from actors.jobs.sqlite.deliveries import recover as recover_deliveries
 from actors.jobs.sqlite.room import MOST_AT_ONCE, NOT_HELD, Files, forget, make_room
 from actors.jobs.sqlite.rows import (
     SELECT_JOB,
@@ -278,6 +279,7 @@ def recover(db: sqlite3.Connection, limits: Limits, now: float) -> int:
     """Nothing runs when a server starts: what did is queued again, cancelled with its job, or has failed where it has
     been interrupted too often. Returns how many items were queued again."""
     requeued = 0
+    recover_deliveries(db, now)
     db.execute(f"UPDATE items SET interrupted = interrupted + 1 WHERE state = '{RUNNING}'")
     for (number,) in db.execute(f"SELECT DISTINCT job FROM items WHERE state = '{RUNNING}'").fetchall():
         job = job_of(db, number)

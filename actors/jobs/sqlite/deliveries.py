@@ -61,7 +61,7 @@ def claim(db: sqlite3.Connection, room: DeliveryRoom, now: float, until: float) 
     if not numbers:
         return []
     rows = db.execute(
-        f"UPDATE deliveries SET attempt = attempt + 1, not_before = ? WHERE number IN ({_marks(numbers)}) "
+        f"UPDATE deliveries SET attempt = attempt + 1, claimed = 1, not_before = ? WHERE number IN ({_marks(numbers)}) "
         "RETURNING id, owner, url, host, state, job, created, attempt",
         (until, *numbers),
     ).fetchall()
@@ -97,7 +97,12 @@ def settle(db: sqlite3.Connection, delivery: Delivery, again: float | None) -> N
     if again is None:
         db.execute("DELETE FROM deliveries WHERE id = ?", (delivery.id,))
     else:
-        db.execute("UPDATE deliveries SET not_before = ? WHERE id = ?", (again, delivery.id))
+        db.execute("UPDATE deliveries SET claimed = 0, not_before = ? WHERE id = ?", (again, delivery.id))
+
+
+def recover(db: sqlite3.Connection, now: float) -> None:
+    """None is under way when a server starts."""
+    db.execute("UPDATE deliveries SET claimed = 0, not_before = ? WHERE claimed", (now,))
 
 
 def _marks(values: Sequence[object]) -> str:

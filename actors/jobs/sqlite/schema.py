@@ -122,6 +122,7 @@ CREATE TABLE deliveries (
     job TEXT NOT NULL,
     created REAL NOT NULL,
     attempt INTEGER NOT NULL DEFAULT 0,
+    claimed INTEGER NOT NULL DEFAULT 0,
     not_before REAL NOT NULL
 );
 CREATE INDEX deliveries_that_are_due ON deliveries (not_before, host, owner, attempt);

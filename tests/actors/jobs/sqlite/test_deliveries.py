@@ -102,6 +102,17 @@ def test_a_claim_hides_and_does_not_lose(db: sqlite3.Connection) -> None:
     assert claim(db, 1000.0) == []
 
 
+def test_what_was_under_way_when_the_server_ended_is_due_at_once(db: sqlite3.Connection) -> None:
+    for _ in range(2):
+        add(db, states=(JobState.SUCCEEDED,))
+        run(db)
+    first, second = claim(db, 3.0)
+    deliveries.settle(db, second, 500.0)
+    changes.recover(db, LIMITS, 4.0)
+    assert [(each.id, each.attempt) for each in claim(db, 4.0)] == [(first.id, 2)]
+    assert [(each.id, each.attempt) for each in claim(db, 500.0)] == [(first.id, 3), (second.id, 2)]
+
+
 def test_a_host_or_an_owner_has_its_share_and_others_theirs(db: sqlite3.Connection) -> None:
     for owner, hosts in (
         ("ann", ["https://dead"] * 20 + [f"https://dead{n}" for n in range(20)]),
