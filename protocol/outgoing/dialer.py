@@ -16,8 +16,8 @@ import trio
 
 from protocol.outgoing.urls import HttpUrl, UrlError
 
-# Names that are resolved at a time; those that cancelled uses have left behind count, too.
-_MAX_RESOLVERS = 8
+# Names that are resolved at a time, where a use says no other; those that cancelled uses have left behind count, too.
+MAX_RESOLVERS = 8
 _MAX_ADDRESSES = 4
 # For which an address is tried while there is another one.
 _ATTEMPT_SECONDS = 1.0
@@ -33,12 +33,16 @@ class Dialer:
     """That of one purpose of a server."""
 
     def __init__(
-        self, tls: ssl.SSLContext | None = None, resolve: Callable[[str], Sequence[str]] = addresses_of
+        self,
+        tls: ssl.SSLContext | None = None,
+        resolve: Callable[[str], Sequence[str]] = addresses_of,
+        *,
+        most_resolvers: int = MAX_RESOLVERS,
     ) -> None:
         """Without `tls`, certificates are judged by the system's roots, or those of SSL_CERT_FILE. `resolve` blocks."""
         self._tls = tls
         self._resolve = resolve
-        self._resolvers = trio.CapacityLimiter(_MAX_RESOLVERS)
+        self._resolvers = trio.CapacityLimiter(most_resolvers)
 
     async def addresses(self, host: str) -> Sequence[str]:
         """Those of a host; they are still to be judged. Raises UrlError: there are none."""

@@ -19,6 +19,9 @@ from protocol.webhooks.exchange import Answer, Exchange
 # As Standard Webhooks has it.
 TIMEOUT_SECONDS = 15.0
 _CHUNK = 4096
+# A name whose server does not answer holds its thread for longer than its message is tried: those of one caller's
+# receivers must leave some to others'.
+_MAX_RESOLVERS = 128
 
 
 class WebhookClient:
@@ -28,7 +31,7 @@ class WebhookClient:
         self, hosts: AllowedHosts, dialer: Dialer | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
         self._hosts = hosts
-        self._dialer = dialer or Dialer()
+        self._dialer = dialer or Dialer(most_resolvers=_MAX_RESOLVERS)
         self._timeout = timeout_seconds
 
     def checked(self, text: str) -> HttpUrl:

@@ -67,4 +67,4 @@ class Exchange:
 
 
 def _no_http(error: h11.RemoteProtocolError) -> UrlError:
-    return UrlError(f"its answer is cut short, or none of HTTP: {error}")
+    return UrlError(f"its answer is cut short, or none of HTTP: {error!s:.200}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,8 +88,12 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture(scope="module")
-def server(receiver: Receiver, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    folder = tmp_path_factory.mktemp("webhooks")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("webhooks")
+
+
+@pytest.fixture(scope="module")
+def server(receiver: Receiver, folder: Path) -> Iterator[ServerProcess]:
     add_add_sub(folder / "models" / "add_sub", versions=(1,))
     copy_python_model("slow", folder / "models")
     (folder / "keys.toml").write_text(KEYS)
@@ -99,6 +104,7 @@ def server(receiver: Receiver, tmp_path_factory: pytest.TempPathFactory) -> Iter
         f"--jobs-webhook-secret-file={folder / 'secret'}",
         f"--jobs-webhook-allowed-hosts=127.0.0.1:{receiver.port}",
         "--jobs-webhook-allowed-hosts=*",
+        f"--jobs-allow-url={folder}",
     )
     with ServerProcess(*flags, repository=folder / "models") as server:
         yield server
@@ -128,6 +134,16 @@ def test_a_job_of_one_request_and_a_request_that_is_deferred(server: ServerProce
     assert eventually(lambda: len(receiver.verified("/one", COMMON)) == 2)
     told = {message["data"]["id"] for message in receiver.verified("/one", COMMON)}
     assert told == {made["id"], deferred["id"]}
+
+
+def test_a_job_of_rows_from_files(ann: JobClient, receiver: Receiver, folder: Path) -> None:
+    (folder / "in.jsonl").write_text(f"{json.dumps(BODY)}\n" * 3)
+    places = {"input": {"url": str(folder / "in.jsonl")}, "output": {"url": str(folder / "out")}}
+    job = ann.call("POST", "/v2/jobs", {"model_name": "add_sub", **places, "webhook": {"url": f"{receiver.url}/rows"}})
+    assert job.status == 202, job.body
+    assert eventually(lambda: len(receiver.verified("/rows", ANN)) == 1)
+    (message,) = receiver.verified("/rows", ANN)
+    assert (message["type"], message["data"]["output"]["rows"]) == ("job.succeeded", 3)
 
 
 def test_a_failure_and_a_redirect_are_tried_again(server: ServerProcess, ann: JobClient, receiver: Receiver) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from grpclib.const import Cardinality, Handler
@@ -10,8 +11,10 @@ from protocol.errors import InvalidArgument
 from protocol.grpc.call.stream import Stream
 from protocol.grpc.services.job_calls import jobs_of, owner_of, send_operation
 from protocol.grpc.services.operation_messages import COLLECTION, job_id_of, operation, read_filter
+from protocol.jobs.job import Job
 from protocol.proto import message_class
 from protocol.services import EdgeServices
+from protocol.sync.sliced import Sliced, run_sliced
 
 SERVICE = "google.longrunning.Operations"
 
@@ -66,11 +69,7 @@ class OperationsService:
         limit = min(request.page_size or _DEFAULT_PAGE, _MOST_PAGE)
         owner, which = owner_of(self._services, stream), read_filter(request.filter)
         found = await jobs_of(self._services).jobs(owner, which, request.page_token, limit)
-        page: Any = message_class(f"{_TYPES}ListOperationsResponse")()
-        page.operations.extend([operation(job, is_listed=True) for job in found])
-        if len(found) == limit:
-            page.next_page_token = found[-1].id
-        await stream.send_message(page)
+        await stream.send_message(await run_sliced(_page(found, limit)))
 
     async def _cancel(self, stream: Stream) -> None:
         job_id = job_id_of((await stream.recv_message()).name)
@@ -81,3 +80,13 @@ class OperationsService:
         job_id = job_id_of((await stream.recv_message()).name)
         await jobs_of(self._services).remove(owner_of(self._services, stream), job_id)
         await stream.send_message(message_class("google.protobuf.Empty")())
+
+
+def _page(found: Sequence[Job], limit: int) -> Sliced[Any]:
+    page: Any = message_class(f"{_TYPES}ListOperationsResponse")()
+    for job in found:
+        page.operations.append(operation(job, is_listed=True))
+        yield
+    if len(found) == limit:
+        page.next_page_token = found[-1].id
+    return page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from protocol.errors import InvalidArgument, NotFound
 from protocol.grpc.services.operation_messages import item_parts, job_id_of, operation, read_filter, with_response
 from protocol.jobs.job import Counts, ItemError, Job
 from protocol.jobs.payload import encode_responses
+from protocol.jobs.source import DataFormat, DataPlace, JobSource
 from protocol.jobs.states import JobState
 from protocol.jobs.store import Item, JobFilter
 from protocol.messages import Buffer, InferenceResponse, Tensor
@@ -62,6 +64,12 @@ def test_several_responses_are_a_result() -> None:
     item = read(item_parts(Item(0, "c", "m", JobState.SUCCEEDED, 1, b"", result(1, 2))), "trioton.JobItem")
     assert [response.id for response in item.responses] == ["1", "2"]
     assert operation(SUCCEEDED, is_listed=True).response.type_url == "type.googleapis.com/trioton.JobResult"
+
+
+def test_results_that_are_in_files_are_no_response() -> None:
+    place = DataPlace("/data", DataFormat.JSON_LINES)
+    made = operation(replace(SUCCEEDED, source=JobSource("m", place, place)))
+    assert made.response.type_url == "type.googleapis.com/trioton.JobResult"
 
 
 @pytest.mark.parametrize(
