@@ -3,6 +3,7 @@ each step, and a crash (the database is opened anew and recovers) loses nothing.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from protocol.errors import InsufficientStorage
 from protocol.jobs.job import Counts, ItemError, ended_state
 from protocol.jobs.states import JobState
 from protocol.jobs.store import Claim, JobFilter, Limits, NewItem, NewJob, Outcome
+from protocol.jobs.webhook import Webhook
 
 LIMITS = Limits(byte_size=200, keep_seconds=50.0, max_interruptions=4)
 Q, R, S, F, C, E = (
@@ -123,6 +125,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.db = self.open()
         self.model = Model()
         self.now = 1000.0
+        self.told: set[str] = set()
 
     def open(self) -> sqlite3.Connection:
         db = open_database(self._path)
@@ -154,7 +157,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.model.made += 1
         number = self.model.made
         id = f"job_{number:06}"
-        new = NewJob(id, owner, [NewItem(model, [b""]) for model in models], self.now + lasts)
+        items = [NewItem(model, [b""]) for model in models]
+        webhook = Webhook("https://a/", "https://a") if _has_webhook(number) else None
+        new = NewJob(id, owner, items, self.now + lasts, webhook=webhook)
         held = sum(job.size for job in self.model.jobs.values())
         total = size * len(models)
         ended = sorted(((job.ended, self._number(id)), id) for id, job in self.model.jobs.items() if job.state.is_ended)
@@ -174,8 +179,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert held + total <= LIMITS.byte_size
         for each in forgotten:
             del self.model.jobs[each]
-        items = [ModelItem(model, self.now) for model in models]
-        self.model.jobs[id] = ModelJob(owner, number, self.now + lasts, items, size=total)
+        listed = [ModelItem(model, self.now) for model in models]
+        self.model.jobs[id] = ModelJob(owner, number, self.now + lasts, listed, size=total)
         assert job.state is Q
         return id
 
@@ -300,6 +305,21 @@ class StoreMachine(RuleBasedStateMachine):
         for owner in ("ann", "bob"):
             listed = [job.id for job in queries.jobs(self.db, owner, JobFilter(), "", 1000)]
             assert listed == sorted((id for id, job in self.model.jobs.items() if job.owner == owner), reverse=True)
+
+    @invariant()
+    def each_end_is_told_once(self) -> None:
+        """Where it is to be told, and also of jobs that have been forgotten since."""
+        told = [json.loads(job)["id"] for (job,) in self.db.execute("SELECT job FROM deliveries")]
+        assert len(told) == len({*told})
+        assert self.told <= {*told}
+        self.told = {*told}
+        for id, job in self.model.jobs.items():
+            assert (id in self.told) == (job.state.is_ended and _has_webhook(job.number))
+
+
+def _has_webhook(number: int) -> bool:
+    """Every other job does."""
+    return number % 2 == 0
 
 
 TestStore = StoreMachine.TestCase
