@@ -29,9 +29,10 @@ from typing import Protocol
 import trio
 
 from protocol.errors import Forbidden, InsufficientStorage, InvalidArgument, Unavailable
-from protocol.http.codec.jobs import MAX_ITEMS, ResultForm
+from protocol.http.codec.jobs import MAX_ITEMS
 from protocol.jobs.job import Counts, ItemError, Job, new_job_id
 from protocol.jobs.payload import decode_responses, encode_request
+from protocol.jobs.result_form import ResultForm
 from protocol.jobs.service import Follower
 from protocol.jobs.service import Jobs as JobService
 from protocol.jobs.source import DataFormat, DataPlace, JobSource, format_of
