@@ -22,6 +22,7 @@ from trioton.help import ALL, USAGE_OF_FLAGS, command_help, overview
 from trioton.openai_flags import OPENAI
 from trioton.server_flags import SERVER
 from trioton.settings import BATCH, FRONTEND, GROUPS, RUN, Settings
+from trioton.standard_streams import provide_standard_streams
 from trioton.store_flags import repository_place
 from trioton.tools.layout_checks import place_findings
 
@@ -57,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; answers the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
+        provide_standard_streams()
         del sys.argv[1:]  # a model in this process that reads its own arguments is not to find the server's
     name = words.pop(0) if words and not words[0].startswith("-") else "serve"
     command = COMMANDS.get(name, COMMANDS["serve"])

@@ -112,7 +112,7 @@ class LogWriter:
                 self._looked = now
                 self._place.look()
             self._place.write(b"".join(lines))
-        except (OSError, ValueError) as error:  # also a stream that was closed
+        except Exception as error:  # whatever it is, the lines after these may be written
             self._failed = now
             self._looked = 0.0
             self._problem = getattr(error, "strerror", None) or str(error)
