@@ -28,3 +28,15 @@ class Origin(Protocol):
 
     def tags(self, own_id: str) -> RequestTags:
         """For a line of a request with this `id` of the protocol's own. Called only for lines that are written."""
+
+
+class CallersOrigin(msgspec.Struct, eq=False):
+    """That of a request which a model makes while it serves another one: it is found as that is, whatever `id` the
+    model gives it. `own_id` is the other one's."""
+
+    origin: Origin
+    own_id: str
+
+    def tags(self, own_id: str) -> RequestTags:
+        """Implements `Origin`."""
+        return self.origin.tags(self.own_id)

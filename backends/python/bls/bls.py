@@ -34,7 +34,7 @@ from backends.python.workers.link import WorkerLink
 from backends.services import CallRefused, Execution, ModelCaller, ModelNotReady
 from protocol.errors import Cancelled, Internal, InvalidArgument, ServerError, Unsupported, text_of, told
 from protocol.messages import InferenceRequest, InferenceResponse
-from protocol.origin import Origin
+from protocol.origin import CallersOrigin, Origin
 from protocol.server_settings import Trace
 from protocol.sync.wakeup import WaitingTasks
 
@@ -242,11 +242,10 @@ class BlsCalls:
 
 def _origin(head: InferHead, batch: OpenBatch | None) -> Origin | None:
     """That of the calling request, where it is known which one that is."""
-    if batch is None:
+    if batch is None or (head.index == WHOLE_BATCH and len(batch.requests) != 1):
         return None
-    if head.index != WHOLE_BATCH:
-        return batch.requests[head.index].origin
-    return batch.requests[0].origin if len(batch.requests) == 1 else None
+    asked = batch.requests[0 if head.index == WHOLE_BATCH else head.index]
+    return None if asked.origin is None else CallersOrigin(asked.origin, asked.id)
 
 
 def _child_trace(head: InferHead, batch: OpenBatch | None) -> Trace | None:
