@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -246,7 +245,7 @@ async def test_a_job_is_cancelled_while_its_input_hangs(tmp_path: Path) -> None:
 
     def decoder(inputs: ModelInputs, version: int) -> Decode:
         def hang(row: object) -> Any:
-            gate.wait(60)
+            gate.wait()
 
         return hang
 
@@ -254,10 +253,8 @@ async def test_a_job_is_cancelled_while_its_input_hangs(tmp_path: Path) -> None:
         async with server(tmp_path, decoder=decoder) as it:
             job = await it.submit()
             await trio.testing.wait_all_tasks_blocked(0.05)
-            began = time.monotonic()
             await it.jobs.cancel("ann", job.id)
             assert (await it.ended(job)).state is JobState.CANCELLED
-            assert time.monotonic() - began < 30  # not until the input goes on
             await it.jobs.remove("ann", job.id)
     finally:
         gate.set()
