@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -13,11 +13,11 @@ from protocol.http.openai.errors import FieldError
 from protocol.jobs.batches.batch import Batch, BatchState, LineError, TokenUsage
 from protocol.jobs.batches.files import INPUT, StoredFile
 
-T = TypeVar("T")
-
 ENDPOINTS = ("/v1/responses", "/v1/chat/completions", "/v1/embeddings", "/v1/completions")
 MIN_EXPIRY, MAX_EXPIRY = 3600, 2_592_000
 DEFAULT_PAGE, MAX_PAGE, MAX_FILES_PAGE = 20, 100, 10_000
+# Files that a page has at most, whatever its limit: its client asks for the next one.
+FILES_AT_ONCE = 1000
 
 _ANCHOR = "created_at"
 _MAX_METADATA, _MAX_KEY, _MAX_VALUE = 16, 64, 512
@@ -113,15 +113,14 @@ def page_of(query: bytes, default: int = DEFAULT_PAGE, most: int = MAX_PAGE) -> 
     return Page(fields.get("after", ""), int(text), fields.get("purpose", ""), order == "asc")
 
 
-def list_json(found: Sequence[T], limit: int, members: Callable[[T], dict[str, Any]]) -> dict[str, Any]:
-    """A page; `found` has one more than the limit where there are more."""
-    data = [members(each) for each in found[:limit]]
+def list_json(members: Sequence[msgspec.Raw], ids: Sequence[str], *, has_more: bool) -> dict[str, Any]:
+    """A page of things that are encoded, and their ids."""
     return {
         "object": "list",
-        "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-        "has_more": len(found) > limit,
+        "data": members,
+        "first_id": ids[0] if ids else None,
+        "last_id": ids[-1] if ids else None,
+        "has_more": has_more,
     }
 
 

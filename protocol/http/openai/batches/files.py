@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 from protocol.errors import NotFound
 from protocol.http.exchange import HttpRequest
-from protocol.http.openai.batches.call import batches_of, owner_of
-from protocol.http.openai.batches.codec import MAX_FILES_PAGE, file_json, list_json, page_of
+from protocol.http.openai.batches.call import batches_of, list_reply, owner_of
+from protocol.http.openai.batches.codec import FILES_AT_ONCE, MAX_FILES_PAGE, file_json, page_of
 from protocol.http.reply import Reply, json_reply
 
 _PIECE_SIZE = 256 << 10
@@ -17,8 +17,9 @@ async def list_files(request: HttpRequest) -> Reply:
     """A page of the caller's files, the newest first."""
     batches = batches_of(request)
     page = page_of(request.query, MAX_FILES_PAGE, MAX_FILES_PAGE)
-    found = await batches.files(owner_of(request), page.purpose, page.after, page.limit + 1, ascending=page.ascending)
-    return json_reply(list_json(found, page.limit, file_json))
+    limit = min(page.limit, FILES_AT_ONCE)
+    found = await batches.files(owner_of(request), page.purpose, page.after, limit + 1, ascending=page.ascending)
+    return await list_reply(found, limit, file_json)
 
 
 async def retrieve_file(request: HttpRequest) -> Reply:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from protocol.errors import NotFound
 from protocol.http.exchange import HttpRequest
-from protocol.http.openai.batches.call import batches_of, owner_of
-from protocol.http.openai.batches.codec import BATCH_READER, batch_json, list_json, page_of
+from protocol.http.openai.batches.call import batches_of, list_reply, owner_of
+from protocol.http.openai.batches.codec import BATCH_READER, batch_json, page_of
 from protocol.http.openai.call import read_body
 from protocol.http.openai.errors import FieldError
 from protocol.http.reply import Reply, json_reply
@@ -36,7 +36,7 @@ async def list_batches(request: HttpRequest) -> Reply:
     batches = batches_of(request)
     page = page_of(request.query)
     found = await batches.batches(owner_of(request), page.after, page.limit + 1)
-    return json_reply(list_json(found, page.limit, batch_json))
+    return await list_reply(found, page.limit, batch_json)
 
 
 async def retrieve_batch(request: HttpRequest) -> Reply:

@@ -10,8 +10,10 @@ import trio
 from protocol.errors import NotFound
 from protocol.messages import Buffer
 
-# Read at once, for the lines that follow; what is longer is read alone.
+# Read at once, for the lines that follow, and for those just before that begin later; what is longer is read alone.
 _BLOCK_SIZE = 256 << 10
+_BEFORE = 32 << 10
+_LONG_ABOVE = 128 << 10
 _MOST_BLOCKS = 8
 
 
@@ -38,7 +40,7 @@ class LineSource:
 
     async def read(self, payload: str, start: int, size: int) -> Buffer:
         """Raises NotFound where the file is gone."""
-        if size > _BLOCK_SIZE:
+        if size > _LONG_ABOVE:
             return await self._files.read_file(payload, start, size)
         line = self._held(payload, start, size)
         if line is not None:
@@ -46,9 +48,10 @@ class LineSource:
         async with self._reading:  # of many that miss, one reads for all
             line = self._held(payload, start, size)
             if line is None:
-                block = await self._files.read_file(payload, start, _BLOCK_SIZE)
-                self._hold(payload, start, block)
-                line = memoryview(block)[:size]
+                first = max(start - _BEFORE, 0)
+                block = await self._files.read_file(payload, first, _BLOCK_SIZE)
+                self._hold(payload, first, block)
+                line = memoryview(block)[start - first : start - first + size]
         return line
 
     def _held(self, payload: str, start: int, size: int) -> Buffer | None:

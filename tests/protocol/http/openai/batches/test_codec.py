@@ -9,12 +9,12 @@ import msgspec
 import openai.types
 import pytest
 
+from protocol.http.openai.batches.call import list_reply
 from protocol.http.openai.batches.codec import (
     BATCH_READER,
     batch_json,
     check_purpose,
     file_json,
-    list_json,
     page_of,
     upload_seconds,
 )
@@ -91,13 +91,14 @@ def test_pages() -> None:
             page_of(query)
 
 
-def test_a_list_tells_whether_there_are_more() -> None:
-    files = [replace(FILE, id=f"file-{number}") for number in range(3)]
-    page = list_json(files, 2, file_json)
-    assert ([each["id"] for each in page["data"]], page["has_more"]) == (["file-0", "file-1"], True)
-    assert (page["first_id"], page["last_id"]) == ("file-0", "file-1")
-    assert not list_json(files, 3, file_json)["has_more"]
-    assert list_json([], 3, file_json) == {
+async def test_a_list_tells_whether_there_are_more() -> None:
+    files = [replace(FILE, id=f"file-{number}") for number in range(40)]
+    page = msgspec.json.decode((await list_reply(files, 39, file_json)).body)
+    assert ([each["id"] for each in page["data"]], page["has_more"]) == ([file.id for file in files[:39]], True)
+    assert (page["first_id"], page["last_id"]) == ("file-0", "file-38")
+    assert errors(WHOLE, {"$ref": "#/components/schemas/FilePage"}, page) == []
+    assert not msgspec.json.decode((await list_reply(files, 40, file_json)).body)["has_more"]
+    assert msgspec.json.decode((await list_reply(files[:0], 3, file_json)).body) == {
         "object": "list",
         "data": [],
         "first_id": None,
