@@ -8,8 +8,9 @@ from typing import cast
 
 import trio
 
-from actors.jobs.sqlite import batches, queries
+from actors.jobs.sqlite import batches
 from actors.jobs.sqlite.files import PayloadFiles
+from actors.jobs.sqlite.room import ROW_BYTES, free_some, no_room
 from actors.jobs.sqlite.thread import StoreThread
 from actors.jobs.sqlite.uploads import PayloadWriter, Uploads
 from protocol.errors import NotFound
@@ -29,12 +30,13 @@ class SqliteBatches:
     _uploads: Uploads
 
     async def file_writer(self, *, is_result: bool = False) -> FileWriter:
-        held = await self._thread.call(queries.kept_bytes)
-        room = self._limits.byte_size - held
-        return PayloadWriter(self._files, self._folder, self._limits, self._uploads, room, is_result=is_result)
+        await trio.lowlevel.checkpoint()
+        make_room = None if is_result else self._make_room
+        return PayloadWriter(self._files, self._folder, self._limits, self._uploads, make_room)
 
     async def keep_file(self, file: StoredFile, writer: FileWriter) -> None:
         written = cast(PayloadWriter, writer)
+        await self._make_room(file.byte_size + ROW_BYTES)
         with trio.CancelScope(shield=True):  # whether it is kept must be known
             dropped = await self._thread.call(lambda db: batches.add_file(db, file, self._limits))
             written.is_kept = True
@@ -87,6 +89,17 @@ class SqliteBatches:
                 cast(PayloadWriter, writer).is_kept = is_changed
             await self._remove(dropped)
         return changed
+
+    async def _make_room(self, size: int, what: str = "the file") -> int:
+        """However much has to be forgotten for it. Returns for how many bytes there is room, which is at least for so
+        many. Raises InsufficientStorage."""
+        while True:
+            room = await self._thread.call(lambda db: free_some(db, size, self._limits))
+            await self._remove(room.dropped)
+            if room.left >= size:
+                return room.left
+            if not room.may_grow:
+                raise no_room(size, room, self._limits, what)
 
     async def _remove(self, names: Sequence[str]) -> None:
         if names:

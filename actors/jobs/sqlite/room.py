@@ -6,6 +6,7 @@ Files that go with a row are named in what a function returns: they may go when 
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from actors.jobs.sqlite.rows import count_job
@@ -26,18 +27,38 @@ NOT_HELD = "NOT EXISTS (SELECT 1 FROM batches WHERE batches.id = jobs.id AND bat
 def make_room(db: sqlite3.Connection, size: int, limits: Limits, what: str = "the job") -> Files:
     """Forget jobs that have ended, the oldest first, then files that batches have read or given, until so many bytes
     more have room. Raises InsufficientStorage."""
+    room = free_some(db, size, limits)
+    if room.left < size:
+        raise no_room(size, room, limits, what)
+    return room.dropped
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many bytes are left, whether there is more that could be forgotten, and the files that may go."""
+
+    left: int
+    may_grow: bool
+    dropped: Files
+
+
+def free_some(db: sqlite3.Connection, size: int, limits: Limits) -> Room:
+    """As `make_room`, as far as one call goes."""
     dropped: Files = []
     for _ in range(MOST_AT_ONCE):
         (held,) = db.execute("SELECT bytes FROM totals").fetchone()
-        if held + size <= limits.byte_size:
-            return dropped
-        oldest = None if size > limits.byte_size else _forget_oldest(db)
+        oldest = None if held + size <= limits.byte_size or size > limits.byte_size else _forget_oldest(db)
         if oldest is None:
-            break
+            return Room(limits.byte_size - held, False, dropped)
         dropped += oldest
-    raise InsufficientStorage(
-        f"{what} has {size} bytes and the jobs and files that are kept hold {held} of {limits.byte_size}. "
-        f"Use --jobs-max-bytes to keep more."
+    (held,) = db.execute("SELECT bytes FROM totals").fetchone()
+    return Room(limits.byte_size - held, True, dropped)
+
+
+def no_room(size: int, room: Room, limits: Limits, what: str) -> InsufficientStorage:
+    return InsufficientStorage(
+        f"{what} has {size} bytes and the jobs and files that are kept hold {limits.byte_size - room.left} of "
+        f"{limits.byte_size}. Use --jobs-max-bytes to keep more."
     )
 
 

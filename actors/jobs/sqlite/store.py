@@ -82,7 +82,11 @@ class SqliteStore(SqliteBatches):
         with trio.CancelScope(shield=True):
             try:
                 await self._keep_all(job.items, kept)
-                made, is_made, dropped = await self._thread.call(add)
+                try:
+                    made, is_made, dropped = await self._thread.call(add)
+                except InsufficientStorage:  # more has to be forgotten than one transaction does
+                    await self._make_room(sum(each.size for each in kept), "the job")
+                    made, is_made, dropped = await self._thread.call(add)
             finally:
                 if not is_made:
                     await self._remove([each.file for each in kept if each.file is not None])

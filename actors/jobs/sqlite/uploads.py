@@ -6,9 +6,9 @@ Owned by whoever writes one; all that is written and not kept yet counts as if i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 import trio
 
@@ -16,6 +16,8 @@ from actors.jobs.sqlite.files import PayloadFiles
 from protocol.errors import InsufficientStorage
 from protocol.jobs.store import Limits
 from protocol.messages import Buffer
+
+MakeRoom: TypeAlias = Callable[[int], Awaitable[int]]
 
 
 class Uploads:
@@ -31,9 +33,10 @@ class PayloadWriter:
     """Implements `protocol.jobs.batches.store.FileWriter`. Writes in threads; made by `begin`."""
 
     def __init__(
-        self, files: PayloadFiles, folder: Path, limits: Limits, uploads: Uploads, room: int, *, is_result: bool
+        self, files: PayloadFiles, folder: Path, limits: Limits, uploads: Uploads, make_room: MakeRoom | None
     ) -> None:
-        """`room` is for how many bytes there is room among those that are kept."""
+        """`make_room` makes room for so many bytes of all uploads, and says for how many there is; None for a result,
+        which is written in any case."""
         self.payload = ""
         self.size = 0
         self.is_kept = False
@@ -41,18 +44,15 @@ class PayloadWriter:
         self._folder = folder
         self._limits = limits
         self._uploads = uploads
-        self._room = room
-        self._is_result = is_result
+        self._make_room = make_room
+        self._room = 0
         self._file: BinaryIO | None = None
 
     async def write(self, data: Buffer) -> None:
         self.size += len(data)
         self._uploads.byte_size += len(data)
-        if not self._is_result and self._uploads.byte_size > self._room:
-            raise InsufficientStorage(
-                f"there is no room for the file: all jobs and files together may have {self._limits.byte_size} bytes. "
-                f"Use --jobs-max-bytes to keep more."
-            )
+        if self._make_room is not None and self._uploads.byte_size > self._room:
+            self._room = await self._make_room(self._uploads.byte_size)
         await self._in_thread(lambda: self._write(data))
 
     async def finish(self) -> None:
@@ -74,7 +74,7 @@ class PayloadWriter:
                 ) from None
 
     def _write(self, data: Buffer) -> None:
-        if not self._is_result:
+        if self._make_room is not None:
             check_disk(self._folder, self._limits)
         if self._file is None:
             self.payload, self._file = self._files.begin()

@@ -134,6 +134,37 @@ async def test_uploads_are_refused_where_all_together_have_no_room(tmp_path: Pat
         await result.close()
 
 
+async def add_small_jobs(store: SqliteStore) -> None:
+    """Nearly all have ended, and fill the store."""
+    for number in range(200):
+        await store.add(NewJob(new_job_id(NOW + number), "ann", [NewItem("m", [b"z" * 190])], NOW + 100), NOW)
+    for claim in await store.claim({"m": 195}, 1, NOW):
+        await store.finish(Outcome(claim.job_id, 0, claim.claim, JobState.SUCCEEDED, [b"r"]), NOW)
+
+
+async def test_an_upload_makes_room_among_many_jobs_that_have_ended(tmp_path: Path) -> None:
+    async with opened(tmp_path, Limits(byte_size=40_000, reserve=0)) as store:
+        await add_small_jobs(store)
+        file = await kept(store, b"x" * 35_000)
+        assert await store.find_file("ann", file.id) == file
+        left = await store.jobs("ann", JobFilter(), "", 1000)
+        assert sum(job.state is JobState.QUEUED for job in left) == 5
+        assert len(left) < 30
+        with pytest.raises(InsufficientStorage, match="--jobs-max-bytes"):
+            await kept(store, b"x" * 39_000)
+
+
+async def test_a_large_job_makes_room_among_many_small_ones(tmp_path: Path) -> None:
+    async with opened(tmp_path, Limits(byte_size=40_000, reserve=0)) as store:
+        await add_small_jobs(store)
+        large = NewJob(new_job_id(NOW + 1000), "ann", [NewItem("m", [b"z" * 35_000])], NOW + 100)
+        job, is_made = await store.add(large, NOW)
+        assert (job.byte_size, is_made) == (35_000, True)
+        with pytest.raises(InsufficientStorage, match="the job has 39000 bytes"):
+            await store.add(replace(large, id="job_2", items=[NewItem("m", [b"z" * 39_000])]), NOW)
+        assert await store.find("ann", job.id) == job
+
+
 async def test_the_files_of_ended_batches_make_room_the_oldest_first_and_no_others(tmp_path: Path) -> None:
     async with opened(tmp_path, Limits(byte_size=6000, reserve=0)) as store:
         unused = await kept(store, b"x" * 1000)
