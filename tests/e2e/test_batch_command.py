@@ -310,7 +310,7 @@ def test_lines_of_openai_s_batch_files(tmp_path: Path) -> None:
     other, wrong, nowhere = lines_of(tmp_path / "out.jsonl.errors.jsonl")
     assert (other["custom_id"], other["response"], other["error"]["message"]) == ("c2", None, "Unknown model: another")
     assert (wrong["custom_id"], wrong["response"]["status_code"], wrong["error"]) == ("c3", 400, None)
-    assert (nowhere["index"], "'url': expected one of" in nowhere["error"]["message"]) == (4, True)
+    assert (nowhere["custom_id"], "'url': expected one of" in nowhere["error"]["message"]) == ("c4", True)
 
 
 def test_machines_share_an_input(model: Path, tmp_path: Path) -> None:

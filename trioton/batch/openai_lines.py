@@ -39,10 +39,11 @@ _read_body = msgspec.json.Decoder(_Body).decode
 
 @dataclass(frozen=True, slots=True)
 class RouteRequest:
-    """The body of a request to one of OpenAI's routes."""
+    """The body of a request to one of OpenAI's routes, if there is such a route."""
 
     endpoint: str
     body: bytes
+    method: str = "POST"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def read_route_line(line: Buffer) -> tuple[str, RouteRequest] | None:
     """Its `custom_id`, and the request; None where it is no line of this form.
 
     Raises:
-        InvalidArgument: it is one, and something is wrong with it.
+        InvalidArgument: it is one, and its `custom_id` is none.
     """
     text = bytes(line)
     if b'"url"' not in text or b'"body"' not in text:
@@ -65,14 +66,10 @@ def read_route_line(line: Buffer) -> tuple[str, RouteRequest] | None:
         found = _read_line(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    if found.method != "POST":
-        raise InvalidArgument(f"'method': expected POST, got '{found.method:.20}'")
-    if found.url not in HANDLERS:
-        raise InvalidArgument(f"'url': expected one of {', '.join(HANDLERS)}, got '{found.url:.100}'")
     custom_id = found.custom_id
     if not isinstance(custom_id, str) or len(custom_id) > MAX_CUSTOM_ID:
         raise InvalidArgument(f"'custom_id': expected a text of at most {MAX_CUSTOM_ID} characters")
-    return custom_id, RouteRequest(found.url, bytes(found.body))
+    return custom_id, RouteRequest(found.url, bytes(found.body), found.method)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +83,10 @@ class Routes:
 
     async def run(self, index: int, custom_id: str, request: RouteRequest) -> RouteResult:
         """Raises ServerError where there is no answer."""
+        if request.method != "POST":
+            raise InvalidArgument(f"'method': expected POST, got '{request.method:.20}'")
+        if request.endpoint not in HANDLERS:
+            raise InvalidArgument(f"'url': expected one of {', '.join(HANDLERS)}, got '{request.endpoint:.100}'")
         self._check_model(request.body)
         try:
             answer = await self.executor.run_body(request.endpoint, self.model, request.body)

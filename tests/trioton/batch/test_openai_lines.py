@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from protocol.core import InferenceCore
 from protocol.errors import InvalidArgument
+from protocol.http.openai.batches.execution import LineExecutor
 from protocol.jobs.job import ItemError
 from protocol.jobs.rows import ResultRow
-from trioton.batch.openai_lines import RouteRequest, RouteResult, encode_line, read_route_line
+from trioton.batch.openai_lines import RouteRequest, RouteResult, Routes, encode_line, read_route_line
 from trioton.batch.window import byte_size
 
 LINE = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
@@ -33,18 +35,26 @@ def test_what_is_no_such_line(text: bytes) -> None:
     assert read_route_line(text) is None
 
 
+@pytest.mark.parametrize("custom_id", [3, None, "x" * 513])
+def test_a_name_that_is_none(custom_id: object) -> None:
+    with pytest.raises(InvalidArgument, match="'custom_id': expected a text"):
+        read_route_line(line(custom_id=custom_id))
+
+
 @pytest.mark.parametrize(
     ("more", "text"),
     [
         ({"method": "GET"}, "'method': expected POST, got 'GET'"),
         ({"url": "/v1/models"}, "'url': expected one of /v1/chat/completions"),
-        ({"custom_id": 3}, "'custom_id': expected a text"),
-        ({"custom_id": "x" * 513}, "'custom_id': expected a text"),
     ],
 )
-def test_what_is_wrong_with_a_line(more: dict[str, Any], text: str) -> None:
+async def test_there_is_no_such_route(more: dict[str, Any], text: str) -> None:
+    """The line keeps its name, and fails when it is to be run."""
+    found = read_route_line(line(**more))
+    assert found is not None
+    routes = Routes(cast(InferenceCore, None), cast(LineExecutor, None), "m")
     with pytest.raises(InvalidArgument, match=text):
-        read_route_line(line(**more))
+        await routes.run(0, *found)
 
 
 @pytest.mark.parametrize(
