@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 import trio
 
-from actors.jobs.data.places import Place, files_of, parse_place
+from actors.jobs.data.places import Place, files_of, parse_place, reads
 from protocol.errors import InvalidArgument, ServerError
 from protocol.jobs.source import DataFormat, format_of
 from protocol.messages import LATEST_VERSION
 from trioton.batch.attempts import ModelUnavailable
 from trioton.batch.batching import batched_config
 from trioton.batch.flags import BatchFlags
-from trioton.batch.places import States, output_place
+from trioton.batch.places import OutputPlace, States, output_place
 from trioton.batch.progress import report
 from trioton.batch.serving import BatchJob, Serving
 from trioton.batch.state import Identity, State, UnusableState, check_identity
@@ -136,11 +136,27 @@ def batch_job(words: Sequence[str], environment: Mapping[str, str]) -> BatchJob:
         shard=str(flags.shard),
         limit=flags.limit,
     )
-    output = output_place(target, output_format or DataFormat.JSON_LINES, flags.shard)
+    output = output_place(_absolute(target), output_format or DataFormat.JSON_LINES, flags.shard)
+    _check_apart(_absolute(source), data_format, output)
     config = None
     if flags.batch is not None:
         config = batched_config(settings.repositories(settings.stores(environment)), model, flags.batch)
     return BatchJob(flags, settings, model, source, data_format, output, identity, environment, config)
+
+
+def _check_apart(source: Place, data_format: DataFormat, output: OutputPlace) -> None:
+    """Raises UsageError where results would be read as rows, or written over them."""
+    folder, names = output.names()
+    for name in names:
+        is_same = isinstance(source, Path) and isinstance(folder, Path) and _is_same(source, folder / name)
+        if is_same or reads(source, data_format, folder, name):
+            raise UsageError(
+                f"INPUT '{source}' would be read from '{folder}/{name}', which is written: choose another OUTPUT"
+            )
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _format(what: str, place: str, given: str, name: str) -> DataFormat:

@@ -7,7 +7,7 @@ files that are written whole, with the state among them. Each shard has a file o
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +55,13 @@ class OutputPlace:
     def errors(self) -> str:
         """Where failures are, for a sentence."""
         return f"{self.place}.errors.jsonl" if self.is_file else f"{self.place}/errors-*.jsonl"
+
+    def names(self) -> tuple[Place, Sequence[str]]:
+        """A folder, and names as those of the files that are written there."""
+        if self.is_file:
+            assert isinstance(self.place, Path)
+            return self.place.parent, (self.place.name, f"{self.place.name}.errors.jsonl")
+        return self.place, (f"results-0.{self.data_format}", "errors-0.jsonl")
 
     def states(self, environment: Mapping[str, str]) -> States:
         """Raises OSError: the folder cannot be made."""

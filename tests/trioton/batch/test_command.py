@@ -36,7 +36,7 @@ def test_a_model_of_a_repository(model: Path) -> None:
     assert job.settings.load_model == ("double",)
     assert not job.settings.services()
     assert (job.input_format, job.output.is_file, job.config) == (DataFormat.JSON_LINES, True, None)
-    assert str(job.output.place) == "out-00002-of-00004.jsonl"
+    assert job.output.place == Path("out-00002-of-00004.jsonl").absolute()
 
 
 def test_a_model_by_its_directory(model: Path) -> None:
@@ -52,6 +52,11 @@ def test_formats_are_told_by_endings_or_flags(model: Path) -> None:
     assert (job.input_format, job.output.data_format, job.output.is_file) == (DataFormat.IMAGES, DataFormat.NPZ, False)
     assert batch_job([*words, "--format=jsonl"], {}).output.data_format is DataFormat.JSON_LINES
     assert batch_job(["in.npz", "out.parquet", f"--model={model}"], {}).output.data_format is DataFormat.PARQUET
+
+
+def test_outputs_beside_inputs_are_none_of_them(model: Path) -> None:
+    for words in (["in-*.jsonl", "out.jsonl"], ["in/*.npz", "in/out.jsonl"], ["in.npz", "."], ["in/a.jsonl", "in"]):
+        batch_job([*words, f"--model={model}"], {})
 
 
 def test_batches_of_another_size(model: Path) -> None:
@@ -76,6 +81,11 @@ def test_batches_of_another_size(model: Path) -> None:
         (["in.jsonl", "xyz://b/out.jsonl", "--model=MODEL"], "url 'xyz://b/out.jsonl'"),
         (["in.jsonl", "out.jsonl", "--model=m", "--model-repository=FOLDER", "--batch=3"], "--batch needs a config"),
         (["in.jsonl", "out.jsonl", "--model=MODEL", "--http-port=1"], "Bad option"),
+        (["in.jsonl", "./in.jsonl", "--model=MODEL"], "which is written: choose another OUTPUT"),
+        (["in", "in/out.jsonl", "--format=jsonl", "--model=MODEL"], "which is written"),
+        (["in", "in/more/out", "--format=jsonl", "--model=MODEL"], "which is written"),
+        (["*.jsonl", "out.jsonl", "--model=MODEL"], "which is written"),
+        (["s3://b/in/**", "s3://b/in/out", "--format=npz", "--model=MODEL"], "which is written"),
         (["in.jsonl", "out.jsonl", "--model=MODEL", "--served-model-name=x"], "is for the folder of a language model"),
     ],
 )
