@@ -60,7 +60,7 @@ async def answer(message: bytes, *, is_fast: bool, name: str, core: FakeCore | N
         await peers.client.send(stream, b"".join(framed(each) for each in (message, *more)), end=True)
         response = await peers.client.finish(stream)
         headers = {name: MADE_ID.sub("ID", value) for name, value in response.headers.items()}
-        return headers, response.data, response.reset
+        return headers, MADE_ID.sub("ID", response.data.decode("latin-1")), response.reset
 
 
 @only_fast_path
