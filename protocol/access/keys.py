@@ -72,7 +72,7 @@ class KeyRing:
         """
         try:
             return _ring(tomllib.loads(text))
-        except tomllib.TOMLDecodeError as exc:
+        except ValueError as exc:  # also of integers of too many digits, which are no TOMLDecodeError
             raise ValueError(f"auth keys file '{source}' is not valid TOML: {exc}") from None
         except RecursionError:
             raise ValueError(f"auth keys file '{source}' is not valid TOML: nested too deep") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from protocol.access.tables import Mistake, read_number, read_table, refuse_unknown, type_word
+from protocol.access.tables import Mistake, number_text, read_number, read_table, refuse_unknown, type_word
 from protocol.quotas.meters import Rate
 from protocol.quotas.quota import Quota, Unit
 
@@ -55,8 +55,10 @@ def _places(value: object, where: str) -> int:
     unit = Unit.CONCURRENT_REQUESTS
     if type(value) is not int:
         raise Mistake(f"[{where}] '{unit}' must be an integer, got {type_word(value)}")
-    if not 1 <= value <= _MAX_LIMIT:
-        raise Mistake(f"[{where}] '{unit}' must be at least 1, got {value}")
+    if value < 1:
+        raise Mistake(f"[{where}] '{unit}' must be at least 1, got {number_text(value)}")
+    if value > _MAX_LIMIT:
+        raise Mistake(f"[{where}] '{unit}' must be at most {_MAX_LIMIT:g}, got {number_text(value)}")
     return value
 
 

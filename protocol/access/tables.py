@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from typing import Any
 
+# Of a number above 0. With less, times and shares have no floating-point number any more.
+_LEAST = 1e-9
 _TYPE_WORDS = {
     str: "a string",
     bool: "a boolean",
@@ -32,9 +33,19 @@ def read_number(table: dict[str, Any], name: str, where: str, *, most: float) ->
     value = table[name]
     if type(value) not in (int, float):
         raise Mistake(f"[{where}] '{name}' must be a number, got {type_word(value)}")
-    if math.isnan(value) or not 0 < value <= most:
-        raise Mistake(f"[{where}] '{name}' must be above 0 and at most {most:g}, got {value:g}")
+    if not 0 < value <= most:
+        raise Mistake(f"[{where}] '{name}' must be above 0 and at most {most:g}, got {number_text(value)}")
+    if value < _LEAST:
+        raise Mistake(f"[{where}] '{name}' must be at least {_LEAST:g}, got {value:g}")
     return float(value)
+
+
+def number_text(value: float) -> str:
+    """A number that may be an integer of any size, in few characters."""
+    try:
+        return f"{value:g}"
+    except OverflowError:
+        return "an integer of more than 300 digits"
 
 
 def refuse_unknown(table: dict[str, Any], known: Collection[str], noun: str, where: str = "") -> None:

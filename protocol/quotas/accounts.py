@@ -11,6 +11,7 @@ State is kept for the keys of the file only; that of a key which is gone from it
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -51,15 +52,16 @@ class Account:
 
     def adopt(self, terms: Terms) -> None:
         """The file says something else: what is used is used under the new limits, too."""
-        self.quota = terms.quota
         self.weight = terms.weight
-        limits = set() if terms.quota is None else terms.quota.limits()
+        if terms.quota is self.quota:
+            return
+        self.quota = quota = terms.quota
         kept: dict[tuple[Unit, str], Meter] = {}
-        for limit in limits:
-            meter = self._meters.get((limit.unit, limit.model))
-            if meter is not None:
+        for key, meter in self._meters.items():  # and not by all limits: thousands of models may have their own
+            limit = None if quota is None else quota.limit(*key)
+            if limit is not None:
                 _change(meter, limit, self._clock())
-                kept[limit.unit, limit.model] = meter
+                kept[key] = meter
         self._meters = kept
 
     def admit(self, model: str | None = None, size: int = 0) -> Charge:
@@ -223,46 +225,59 @@ class Charge:
         worst = max(waits, key=lambda limit: waits[limit])
         account.usage.refusals[worst.unit] += 1
         quota = "" if account.quota is None else f" of quota '{account.quota.name}'"
+        seconds = waits[worst]
+        shown = f"{seconds:.3g}" if seconds < 100 else f"{seconds:.0f}"
         return QuotaExceeded(
-            f"key '{account.name}' has reached the limit{quota}, {worst}; try again in {waits[worst]:.3g} s",
-            retry_after=waits[worst],
+            f"key '{account.name}' has reached the limit{quota}, {worst}; try again in {shown} s",
+            retry_after=seconds,
             limit=worst.name,
-            fields=self.fields(),
+            fields=rate_limit_fields(self.held, account.now(), waits),
         )
 
 
 class Ledger:
-    """The accounts of one server's keys, by their names. `clock` gives the time in seconds, which never goes back."""
+    """The accounts of one server's keys, by their names. `clock` gives the time in seconds, which never goes back.
+
+    Accounts are made as they are asked for: a file may have thousands of keys, and is taken in one go.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self._terms: dict[str, Terms] = {}
+        self._named: dict[str, None] = {}  # those with numbers of their own, in the order of the file
         self._accounts: dict[str, Account] = {}
         self._others = Usage()
 
     def adopt(self, terms: Iterable[Terms]) -> None:
         """What the file says now, of each key and of callers without one. Accounts of the same names go on."""
+        self._terms = {each.name: each for each in terms}
+        self._named = {name: None for name in itertools.islice(self._terms, MOST_NAMED) if name != OTHER}
         before, self._accounts = self._accounts, {}
-        for each in terms:
-            account = before.get(each.name)
-            if account is None:
-                account = Account(each, self._clock)
-            else:
+        for name, account in before.items():
+            each = self._terms.get(name)
+            if each is not None:
                 account.adopt(each)
-            self._accounts[each.name] = account
-        for place, account in enumerate(self._accounts.values()):
-            if place >= MOST_NAMED or account.name == OTHER:
-                account.usage = self._others
-            elif account.usage is self._others:
-                account.usage = Usage()
+                self._accounts[name] = account
+                self._give_usage(account)
+
+    def _give_usage(self, account: Account) -> None:
+        if account.name not in self._named:
+            account.usage = self._others
+        elif account.usage is self._others:
+            account.usage = Usage()
 
     def usage(self) -> dict[str, Usage]:
         """What was counted of each key, by name: of those that stand first in the file, and of all others together."""
-        found = {name: account.usage for name, account in self._accounts.items() if account.usage is not self._others}
-        return found if len(found) == len(self._accounts) else {**found, OTHER: self._others}
+        found = {name: self.account(name).usage for name in self._named}
+        return found if len(found) == len(self._terms) else {**found, OTHER: self._others}
 
     def account(self, name: str) -> Account:
         """The account of a name of the file. Raises KeyError."""
-        return self._accounts[name]
+        account = self._accounts.get(name)
+        if account is None:
+            account = self._accounts[name] = Account(self._terms[name], self._clock)
+            self._give_usage(account)
+        return account
 
 
 def _cost(unit: Unit, size: int) -> float:

@@ -6,7 +6,7 @@ Source: IETF, draft-ietf-httpapi-ratelimit-headers-10. The units of tokens and c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 from protocol.quotas.meters import Meter
@@ -25,12 +25,23 @@ _QUOTA_UNITS: Final = {
 }
 
 
-def rate_limit_fields(held: Sequence[tuple[Limit, Meter]], now: float) -> Fields:
-    """What is allowed under these limits, and what is left of it; no fields without limits."""
+# Integers of structured fields have at most 15 digits (RFC 8941, 3.3.1).
+_MOST: Final = 10**15 - 1
+
+
+def rate_limit_fields(
+    held: Sequence[tuple[Limit, Meter]], now: float, waits: Mapping[Limit, float] | None = None
+) -> Fields:
+    """What is allowed under these limits, and what is left of it; no fields without limits.
+
+    The time of each (`t`) is when all of it is free again; of those by which a request is refused, with `waits`, when
+    it may be tried again, so that `Retry-After` does not name an earlier one.
+    """
     if not held:
         return ()
     policies = ", ".join(_policy(limit) for limit, _ in held)
-    states = ", ".join(_state(limit, meter, now) for limit, meter in held)
+    waits = waits or {}
+    states = ", ".join(_state(limit, meter, now, waits.get(limit, 0.0)) for limit, meter in held)
     return (POLICY, policies), (STATE, states)
 
 
@@ -38,11 +49,12 @@ def _policy(limit: Limit) -> str:
     amount, unit = limit.amount, _QUOTA_UNITS[limit.unit]
     number = amount if isinstance(amount, int) else math.floor(amount.limit)
     window = "" if isinstance(amount, int) else f";w={math.ceil(amount.seconds)}"
-    return f"{_string(limit.name)};q={number}" + (f';qu="{unit}"' if unit else "") + window
+    return f"{_string(limit.name)};q={min(number, _MOST)}" + (f';qu="{unit}"' if unit else "") + window
 
 
-def _state(limit: Limit, meter: Meter, now: float) -> str:
-    return f"{_string(limit.name)};r={meter.remaining(now)};t={math.ceil(meter.reset(now))}"
+def _state(limit: Limit, meter: Meter, now: float, wait: float) -> str:
+    seconds = math.ceil(wait or meter.reset(now))
+    return f"{_string(limit.name)};r={min(meter.remaining(now), _MOST)};t={min(seconds, _MOST)}"
 
 
 def _string(text: str) -> str:

@@ -57,7 +57,7 @@ class Quota:
         late: by the names of models with limits of their own, those that hold beside the early ones.
     """
 
-    __slots__ = ("_others", "early", "late", "name")
+    __slots__ = ("_by_place", "_others", "early", "late", "name")
 
     def __init__(
         self,
@@ -74,11 +74,17 @@ class Quota:
             model: tuple({**shared, **{unit: Limit(unit, amount, model) for unit, amount in own.items()}}.values())
             for model, own in models.items()
         }
+        found = (*self.early, *self._others, *(limit for own in self.late.values() for limit in own))
+        self._by_place = {(limit.unit, limit.model): limit for limit in found}
 
     def late_limits(self, model: str) -> tuple[Limit, ...]:
         """The limits that hold for this model and not for every other one."""
         return self.late.get(model, self._others)
 
+    def limit(self, unit: Unit, model: str) -> Limit | None:
+        """The one of this unit and model, which is empty as in `Limit`."""
+        return self._by_place.get((unit, model))
+
     def limits(self) -> set[Limit]:
         """All of them."""
-        return {*self.early, *self._others, *(limit for own in self.late.values() for limit in own)}
+        return set(self._by_place.values())

@@ -307,6 +307,15 @@ def test_quotas_are_what_keys_name() -> None:
             "requests = { limit = 1, seconds = 1, what = 1 }",
             "[quotas.q.requests] has the unknown field 'what', expected limit, seconds or burst",
         ),
+        (
+            "requests = { limit = 1e-300, seconds = 1 }",
+            "[quotas.q.requests] 'limit' must be at least 1e-09, got 1e-300",
+        ),
+        (
+            f"requests = {{ limit = {10**400}, seconds = 1 }}",
+            "[quotas.q.requests] 'limit' must be above 0 and at most 1e+15, got an integer of more than 300 digits",
+        ),
+        ("concurrent_requests = 2000000000000000", "[quotas.q] 'concurrent_requests' must be at most 1e+15, got 2e+15"),
         ("concurrent_requests = 0", "[quotas.q] 'concurrent_requests' must be at least 1, got 0"),
         ("concurrent_requests = 1.5", "[quotas.q] 'concurrent_requests' must be an integer, got a float"),
         ("models = 1", "'quotas.q.models' must be a table [quotas.q.models.<model>], got an integer"),
@@ -321,6 +330,11 @@ def test_mistakes_in_quotas_are_named(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match="auth keys file") as caught:
         ring(f"[quotas.q]\n{text}\n[keys.a]\nkey = '{ALICE}'\nallow = []")
     assert str(caught.value) == f"auth keys file 'keys.toml': {problem}"
+
+
+def test_a_number_of_more_digits_than_python_reads_is_a_mistake_of_the_file() -> None:
+    with pytest.raises(ValueError, match=r"auth keys file 'keys.toml' is not valid TOML: .*5001 digits"):
+        ring(f"[anonymous]\nallow = []\nweight = 1{'0' * 5000}")
 
 
 def test_a_key_names_a_quota_of_the_file() -> None:

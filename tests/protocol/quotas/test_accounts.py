@@ -265,6 +265,32 @@ def test_only_the_first_keys_of_the_file_have_numbers_of_their_own() -> None:
     assert {name: usage.requests for name, usage in found.items()} == {names[-1]: 0, names[0]: 1, OTHER: 21}
 
 
+def test_a_large_file_is_taken_without_going_through_all_of_it() -> None:
+    """Thousands of keys, each with limits for thousands of models: what is looked at is what was used."""
+    quota = Quota("q", {}, {f"m{number}": {Unit.REQUESTS: per_second(1)} for number in range(5000)})
+    terms = [Terms(f"key {number}", quota) for number in range(5000)]
+    ledger = Ledger(Clock())
+    ledger.adopt(terms)
+    ledger.account("key 4000").admit("m4000")
+    for _ in range(3):  # 75 million limits
+        ledger.adopt([*terms[:4000], *[Terms(each.name, Quota("q", {}, {})) for each in terms[4001:]], terms[4000]])
+    with pytest.raises(QuotaExceeded):
+        ledger.account("key 4000").admit("m4000")
+    assert (len(ledger.usage()), ledger.usage()[OTHER].running) == (MOST_NAMED + 1, 1)
+
+
+def test_a_refusal_says_one_time_in_all_its_fields() -> None:
+    clock = Clock()
+    account = make(clock, {Unit.REQUESTS: Rate(1, 1000, 5), Unit.BYTES: Rate(1e15, 1, 1e15)})
+    for _ in range(5):
+        account.admit().end()
+    assert dict(account.resume("m").fields())["ratelimit"] == f'"requests";r=0;t=5000, "bytes";r={10**15 - 1};t=0'
+    with pytest.raises(QuotaExceeded, match="try again in 1000 s") as caught:
+        account.admit()
+    assert caught.value.retry_after == pytest.approx(1000)
+    assert dict(caught.value.fields)["ratelimit"].startswith('"requests";r=0;t=1000, ')
+
+
 def test_what_was_admitted_before_has_been_named() -> None:
     """Nothing is taken by the name of its model, which was known."""
     account = make(Clock(), {}, {"m": {Unit.REQUESTS: per_second(1)}})
