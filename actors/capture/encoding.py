@@ -33,7 +33,11 @@ class CallEncoder:
 
     def line(self, call: CapturedCall) -> bytes:
         """One JSON object and a newline."""
-        return msgspec.json.encode(self.described(call)) + b"\n"
+        found = self.described(call)
+        for tensors, member in ((found["request"], "inputs"), *((each, "outputs") for each in found["responses"])):
+            # One by one: the encoder lets no other thread run meanwhile.
+            tensors[member] = [msgspec.Raw(msgspec.json.encode(tensor)) for tensor in tensors[member]]
+        return msgspec.json.encode(found) + b"\n"
 
     def described(self, call: CapturedCall) -> dict[str, Any]:
         """The members of its JSON object."""

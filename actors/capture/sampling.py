@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 # Names of models may be a client's inventions; when there are too many all begin anew.
 _MOST_NAMES = 4096
+# Models are folders, whose names are no longer; what is longer is no model.
+_LONGEST_NAME = 255
 
 
 class CaptureSampling:
@@ -19,7 +21,7 @@ class CaptureSampling:
     def takes(self, model: str) -> bool:
         """Whether the next request to a model is one of them."""
         share = self._shares.get(model, self._share)
-        if not share:
+        if not share or len(model) > _LONGEST_NAME:
             return False
         due = self._due.get(model, 0.5) + share
         is_taken = due >= 1

@@ -78,6 +78,12 @@ def test_each_model_has_a_share_of_its_own_and_inventions_of_clients_take_no_mem
     assert len(sampling._due) <= 4096
 
 
+def test_names_that_no_model_can_have_are_not_remembered() -> None:
+    sampling = CaptureSampling(1.0, {})
+    assert sampling.takes("x" * 255)
+    assert not sampling.takes("x" * 256)
+
+
 def test_calls_count_for_what_they_hold_until_there_is_nothing_to_write() -> None:
     memory = Memory(10_000)
     found: list[CapturedCall] = []
