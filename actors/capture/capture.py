@@ -57,7 +57,7 @@ class Capture:
         """A request has come; None where it is not captured."""
         if not self._is_running or not self._sampling.takes(request.model_name):
             return None
-        size = size_of(request.inputs)
+        size = size_of(request.inputs, request.parameters)
         if not self._memory.has_taken(size):
             self.dropped[_MEMORY] += 1
             return None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from protocol.errors import Decoupled, NotFound, ServerError
-from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
 from protocol.origin import RequestTags
 from protocol.tensors.device_tensor import DeviceTensor
 from protocol.tensors.shared_tensor import SharedTensor
@@ -74,7 +75,7 @@ class CapturedCall:
             return
         if self._finished is None or self.is_cut:
             return
-        size = size_of(reply.outputs)
+        size = size_of(reply.outputs, reply.parameters)
         if not self._memory.has_taken(size):
             self.is_cut = True
             return
@@ -103,9 +104,10 @@ class CapturedCall:
         finished(self)
 
 
-def size_of(tensors: Sequence[Tensor]) -> int:
-    """What tensors count for while they wait."""
-    return _OVERHEAD_BYTES + sum([0 if is_elsewhere(tensor) else tensor.byte_size for tensor in tensors])
+def size_of(tensors: Sequence[Tensor], parameters: Mapping[str, ParameterValue] = MappingProxyType({})) -> int:
+    """What tensors, and parameters beside them, count for while they wait."""
+    texts = sum([len(value) for value in parameters.values() if isinstance(value, str)]) if parameters else 0
+    return _OVERHEAD_BYTES + texts + sum([0 if is_elsewhere(tensor) else tensor.byte_size for tensor in tensors])
 
 
 def is_elsewhere(tensor: object) -> bool:

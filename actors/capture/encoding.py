@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -14,12 +15,14 @@ from numpy.typing import NDArray
 from actors.capture.captured_call import CapturedCall, ElsewhereTensor
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
-from protocol.messages import InferenceResponse, ParameterValue, Tensor
+from protocol.messages import Buffer, InferenceResponse, ParameterValue, Tensor
 
 # Elements of a tensor that is too large to be written whole.
 HEAD_ELEMENTS = 16
 # Of each of them, if it is a text.
 HEAD_BYTES = 1024
+# Of statistics, at once.
+STATISTICS_ELEMENTS = 1 << 16
 REDACTED = "[redacted]"
 
 
@@ -91,16 +94,32 @@ class CallEncoder:
             return {**found, "is_redacted": True}
         if isinstance(tensor, ElsewhereTensor):
             return {**found, "is_elsewhere": True}
+        is_cut = tensor.byte_size > self._max_tensor_bytes
         try:
-            array = tensor.as_numpy().reshape(-1)
+            if is_cut and tensor.datatype is DataType.BYTES:  # to split all of it would take long
+                array, statistics = np.array(_first_texts(tensor.data), np.object_), {}
+            else:
+                array = tensor.as_numpy().reshape(-1)
+                statistics = _statistics(array) if is_cut else {}
         except (InvalidArgument, ValueError):  # it was refused, or a model has made it so
             return {**found, "is_invalid": True}
-        if tensor.byte_size > self._max_tensor_bytes:
-            found |= {"is_cut": True, "byte_size": tensor.byte_size, "statistics": _statistics(array)}
+        if is_cut:
+            found |= {"is_cut": True, "byte_size": tensor.byte_size, "statistics": statistics}
             array = array[:HEAD_ELEMENTS]
-            if tensor.datatype is DataType.BYTES:
-                array = np.array([element[:HEAD_BYTES] for element in array], np.object_)
         return {**found, **_elements(array, tensor.datatype)}
+
+
+def _first_texts(data: Buffer) -> list[bytes]:
+    """The begins of the first elements of a BYTES tensor. Raises InvalidArgument: they are not whole."""
+    view, position = memoryview(data), 0
+    texts: list[bytes] = []
+    while position < len(view) and len(texts) < HEAD_ELEMENTS:
+        start = position + 4
+        position = start + int.from_bytes(view[position:start], "little")
+        if position > len(view):
+            raise InvalidArgument("an element extends past the end of the data")
+        texts.append(bytes(view[start : min(position, start + HEAD_BYTES)]))
+    return texts
 
 
 def _elements(array: NDArray[Any], datatype: DataType) -> dict[str, Any]:
@@ -114,20 +133,27 @@ def _elements(array: NDArray[Any], datatype: DataType) -> dict[str, Any]:
 
 
 def _statistics(array: NDArray[Any]) -> dict[str, float]:
-    """Of numbers, those that are finite; none of texts."""
+    """Of numbers, those that are finite; none of texts. A part at a time: as float64 a tensor may be eight times as
+    large, and requests are answered between two parts."""
     if array.dtype.kind not in "iufb" and array.dtype.itemsize != 2:
         return {}
-    numbers = array.astype(np.float64)
-    finite = numbers[np.isfinite(numbers)]
-    if not finite.size:
+    count, mean, squares = 0, 0.0, 0.0
+    least, most = math.inf, -math.inf
+    for begin in range(0, len(array), STATISTICS_ELEMENTS):
+        numbers = array[begin : begin + STATISTICS_ELEMENTS].astype(np.float64)
+        finite = numbers[np.isfinite(numbers)]
+        if not finite.size:
+            continue
+        least, most = min(least, float(finite.min())), max(most, float(finite.max()))
+        with np.errstate(over="ignore", invalid="ignore"):
+            own, distance = float(finite.mean()), float(finite.mean()) - mean
+            before, count = count, count + finite.size
+            # The sums of two parts, as Chan, Golub and LeVeque join them.
+            squares += float(np.square(finite - own).sum()) + distance**2 * before * finite.size / count
+            mean += distance * finite.size / count
+    if not count:
         return {"finite": 0}
-    return {
-        "finite": int(finite.size),
-        "min": float(finite.min()),
-        "max": float(finite.max()),
-        "mean": float(finite.mean()),
-        "std": float(finite.std()),
-    }
+    return {"finite": count, "min": least, "max": most, "mean": mean, "std": math.sqrt(squares / count)}
 
 
 def _text(text: str) -> str:

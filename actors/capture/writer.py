@@ -5,6 +5,7 @@ Used by one thread at a time. What cannot be written is lost, and counted.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import secrets
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,9 @@ from actors.capture.parquet import parquet_file, require_pyarrow
 from actors.capture.settings import CaptureFormat, CaptureSettings
 from protocol.errors import ServerError, text_of
 from repository.stores.targets import FileTarget
+
+# Of a folder's name: file systems take 255.
+_MOST_NAME_BYTES = 200
 
 
 class _Buffer:
@@ -99,8 +103,7 @@ class CaptureWriter:
         self.buffered_bytes -= buffer.size
         self._number += 1
         time = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        folder = quote(model, safe="").replace(".", "%2E") if model in (".", "..") else quote(model, safe="")
-        name = f"{folder}/{time}-{self._name}-{self._number:06}.{self._settings.format}"
+        name = f"{_folder_of(model)}/{time}-{self._name}-{self._number:06}.{self._settings.format}"
         try:
             self._target.write(name, self._file(buffer.rows))
         except (OSError, ServerError) as error:
@@ -128,3 +131,11 @@ class CaptureWriter:
         """How many calls are lost, since this was last asked, and why the last of them is."""
         lost, self._lost = self._lost, 0
         return lost, self._problem
+
+
+def _folder_of(model: str) -> str:
+    """Its name as one of a folder; where that would be too long for file systems, its begin and a hash."""
+    folder = quote(model, safe="").replace(".", "%2E") if model in (".", "..") else quote(model, safe="")
+    if len(folder) <= _MOST_NAME_BYTES:
+        return folder
+    return f"{folder[: _MOST_NAME_BYTES - 17]}-{hashlib.sha256(model.encode()).hexdigest()[:16]}"

@@ -23,7 +23,7 @@ from actors.capture.settings import CaptureFormat, CaptureSettings
 from actors.capture.writer import CaptureWriter
 from protocol.datatypes import DataType
 from protocol.errors import Decoupled, Internal, NotFound
-from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from protocol.messages import InferenceRequest, InferenceResponse, Tensor, encode_bytes_elements
 from repository.stores.targets import FolderTarget
 from tests.backends.python.processes import until
 
@@ -150,6 +150,35 @@ def test_of_large_tensors_the_first_elements_and_statistics_are_written() -> Non
     [text] = described(ended(long), most=1000)["request"]["inputs"]
     assert [len(each) for each in text["data"]] == [1024] * HEAD_ELEMENTS
     assert text["statistics"] == {}
+
+
+def test_statistics_are_those_of_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).normal(50, 3, 1000).astype(np.float32)
+    values[::7] = np.nan
+    monkeypatch.setattr("actors.capture.encoding.STATISTICS_ELEMENTS", 64)
+    [found] = described(ended(request(*values)), most=64)["request"]["inputs"]
+    finite = values[np.isfinite(values)].astype(np.float64)
+    assert found["statistics"] == {
+        "finite": finite.size,
+        "min": finite.min(),
+        "max": finite.max(),
+        "mean": pytest.approx(finite.mean()),
+        "std": pytest.approx(finite.std()),
+    }
+
+
+def test_the_first_texts_of_a_large_tensor_that_is_not_whole() -> None:
+    data = encode_bytes_elements([b"x"] * 20)
+    for broken, is_invalid in ((data + b"\xff\xff\xff\xff", False), (b"\xff\xff\xff\x00" + data, True)):
+        asked = InferenceRequest("m", [Tensor("T", DataType.BYTES, (21,), broken)])
+        [found] = described(ended(asked), most=10)["request"]["inputs"]
+        assert found.get("is_invalid", False) == is_invalid
+        assert found.get("data", []) == ([] if is_invalid else ["x"] * HEAD_ELEMENTS)
+
+
+def test_texts_of_parameters_count_too() -> None:
+    asked = request(1, parameters={"prompt": "x" * 5000, "n": 3})
+    assert size_of(asked.inputs, asked.parameters) - size_of(asked.inputs) == 5000
 
 
 @pytest.mark.parametrize("datatype", [each for each in DataType if each not in (DataType.BYTES, DataType.INVALID)])
@@ -362,3 +391,20 @@ async def test_a_defect_in_the_writing_ends_nothing(tmp_path: Path) -> None:
         await written(capture, 1)
         assert capture._memory.held == 0
         nursery.cancel_scope.cancel()
+
+
+async def test_models_of_long_names_have_folders(tmp_path: Path) -> None:
+    settings = CaptureSettings(share=1, file_bytes=1)
+    capture = Capture(settings, CaptureWriter(settings, FolderTarget(tmp_path)))
+    names = ["\N{SNOWMAN}" * 60 + end for end in "ab"]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(capture.run)
+        for name in names:
+            call = capture.begin(request(1, model=name))
+            assert call is not None
+            call.take(response(1))
+            call.end()
+        await written(capture, 2)
+        nursery.cancel_scope.cancel()
+    assert len(lines(tmp_path)) == 2
+    assert capture.dropped["write"] == 0
