@@ -158,6 +158,11 @@ class HttpRequest:
             self._fetched.end()
 
     @property
+    def caller(self) -> str:
+        """The name of its key, to which belongs what the server keeps for its client: as `AccessControl.caller`."""
+        return self.services.access.caller(lambda name: header_text(self.headers, name))
+
+    @property
     def model_name(self) -> str:
         return self.path_parameters["model_name"]
 

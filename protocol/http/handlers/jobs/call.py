@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.errors import Unsupported
 from protocol.http.codec.jobs import Preferences, preferences
-from protocol.http.exchange import HttpRequest, header_text
+from protocol.http.exchange import HttpRequest
 from protocol.http.reply import Headers, Reply, json_reply
 from protocol.jobs.job import Job
 from protocol.jobs.job_json import job_json
@@ -20,11 +20,6 @@ def jobs_of(request: HttpRequest) -> Jobs:
     if jobs is None:
         raise Unsupported("jobs need a place where they are kept: start the server with --jobs-store=<folder>")
     return jobs
-
-
-def owner_of(request: HttpRequest) -> str:
-    """Whom the jobs of this caller belong to."""
-    return request.services.access.caller(lambda name: header_text(request.headers, name))
 
 
 def preferences_of(request: HttpRequest) -> Preferences:

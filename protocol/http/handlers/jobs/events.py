@@ -11,7 +11,7 @@ import trio
 from protocol.http.codec.job_rows import response_json
 from protocol.http.exchange import BodyWriter, HttpRequest
 from protocol.http.handlers.generate import EVENT_STREAM
-from protocol.http.handlers.jobs.call import jobs_of, owner_of
+from protocol.http.handlers.jobs.call import jobs_of
 from protocol.jobs.job import Job
 from protocol.jobs.job_json import job_json
 from protocol.jobs.service import Follower
@@ -24,7 +24,7 @@ KEEP_ALIVE_SECONDS = 15.0
 
 async def job_events(request: HttpRequest) -> None:
     """Until the job has ended, the client leaves, or the server stops."""
-    jobs, owner, job_id = jobs_of(request), owner_of(request), request.path_parameters["job_id"]
+    jobs, owner, job_id = jobs_of(request), request.caller, request.path_parameters["job_id"]
     writer = request.writer
     with jobs.follow(job_id) as follower:
         job = await jobs.find(owner, job_id)

@@ -11,7 +11,7 @@ from protocol.errors import Forbidden, InvalidArgument
 from protocol.http.codec.json_text import JsonReader
 from protocol.http.codec.query import read_query
 from protocol.http.exchange import HttpRequest
-from protocol.http.handlers.jobs.call import jobs_of, owner_of
+from protocol.http.handlers.jobs.call import jobs_of
 from protocol.http.handlers.jobs.results import result_of
 from protocol.http.reply import Reply, json_reply
 from protocol.jobs.links import MOST_SECONDS, ResultLink
@@ -33,7 +33,7 @@ async def create_link(request: HttpRequest) -> Reply:
     """A link to the result of a job, or of one of its items; the job need not have ended yet."""
     jobs, job_id = jobs_of(request), request.path_parameters["job_id"]
     wanted = _LINK_READER.read(request.body) if request.body else LinkBody()
-    job = await jobs.find(owner_of(request), job_id)
+    job = await jobs.find(request.caller, job_id)
     if wanted.item is not None and wanted.item >= job.counts.total:
         raise InvalidArgument(f"'item': expected a number from 0 to {job.counts.total - 1}, got {wanted.item}")
     link = ResultLink(job_id, wanted.item, int(jobs.now()) + wanted.expires_in)

@@ -17,7 +17,7 @@ from protocol.http.codec.query import read_query
 from protocol.http.errors import Conflict
 from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
 from protocol.http.handlers.infer import encode
-from protocol.http.handlers.jobs.call import jobs_of, owner_of, preferences_of
+from protocol.http.handlers.jobs.call import jobs_of, preferences_of
 from protocol.http.reply import JSON_CONTENT, Headers, Reply, json_reply
 from protocol.jobs.job import ItemError, Job
 from protocol.jobs.job_json import job_json
@@ -39,7 +39,7 @@ async def job_result(request: HttpRequest) -> Reply | None:
         Conflict: it has not ended.
         ServerError: it has failed with this.
     """
-    jobs, owner, job_id = jobs_of(request), owner_of(request), request.path_parameters["job_id"]
+    jobs, owner, job_id = jobs_of(request), request.caller, request.path_parameters["job_id"]
     wait = preferences_of(request).wait
     job = await (jobs.wait(owner, job_id, wait) if wait else jobs.find(owner, job_id))
     place = None if job.source is not None else read_query(request.query).get("item")

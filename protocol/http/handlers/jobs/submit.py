@@ -31,7 +31,7 @@ from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
 from protocol.http.handlers import infer as inference_handler
 from protocol.http.handlers.generate import decode as decode_generate
 from protocol.http.handlers.generate import generate
-from protocol.http.handlers.jobs.call import applied, job_reply, jobs_of, location, owner_of, preferences_of
+from protocol.http.handlers.jobs.call import applied, job_reply, jobs_of, location, preferences_of
 from protocol.http.handlers.jobs.results import result_reply
 from protocol.http.reply import Reply
 from protocol.jobs.admission import check_model, refuse_placement, refuse_sequence
@@ -183,7 +183,7 @@ def _check(request: HttpRequest, inference: InferenceRequest) -> None:
 async def _deferred(request: HttpRequest, item: NewItem) -> Reply:
     """The result if it is there within the time that the client waits; else the job."""
     prefers = preferences_of(request)
-    owner, key = owner_of(request), idempotency_key(request.headers)
+    owner, key = request.caller, idempotency_key(request.headers)
     jobs = jobs_of(request)
     with jobs.answering(owner, key):
         webhook = webhook_of(read_query(request.query))
@@ -202,7 +202,7 @@ async def _deferred(request: HttpRequest, item: NewItem) -> Reply:
 async def _created(request: HttpRequest, making: _Making) -> Reply:
     """The job: with status 202, or 200 where it has ended within the time that the client waits."""
     prefers = preferences_of(request)
-    owner, key = owner_of(request), idempotency_key(request.headers)
+    owner, key = request.caller, idempotency_key(request.headers)
     jobs = jobs_of(request)
     with jobs.answering(owner, key):
         job = await _add(request, making, owner, key)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 import trio
 
-from protocol.http.exchange import HttpRequest, header_text
+from protocol.http.exchange import HttpRequest
 from protocol.http.openai.batches.codec import list_json
 from protocol.http.openai.errors import NotServed
 from protocol.http.reply import Reply, json_reply
@@ -27,11 +27,6 @@ def batches_of(request: HttpRequest) -> Batches:
     if batches is None:
         raise NotServed("files and batches need a place to be kept: start the server with --jobs-store=<folder>")
     return batches
-
-
-def owner_of(request: HttpRequest) -> str:
-    """Whom the files and batches of this caller belong to."""
-    return request.services.access.caller(lambda name: header_text(request.headers, name))
 
 
 async def list_reply(found: Sequence[T], limit: int, members: Callable[[T], dict[str, Any]]) -> Reply:

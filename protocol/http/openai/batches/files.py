@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from protocol.errors import NotFound
 from protocol.http.exchange import HttpRequest
-from protocol.http.openai.batches.call import batches_of, list_reply, owner_of
+from protocol.http.openai.batches.call import batches_of, list_reply
 from protocol.http.openai.batches.codec import FILES_AT_ONCE, MAX_FILES_PAGE, file_json, page_of
 from protocol.http.reply import Reply, json_reply
 
@@ -18,23 +18,23 @@ async def list_files(request: HttpRequest) -> Reply:
     batches = batches_of(request)
     page = page_of(request.query, MAX_FILES_PAGE, MAX_FILES_PAGE)
     limit = min(page.limit, FILES_AT_ONCE)
-    found = await batches.files(owner_of(request), page.purpose, page.after, limit + 1, ascending=page.ascending)
+    found = await batches.files(request.caller, page.purpose, page.after, limit + 1, ascending=page.ascending)
     return await list_reply(found, limit, file_json)
 
 
 async def retrieve_file(request: HttpRequest) -> Reply:
-    return json_reply(file_json(await batches_of(request).find_file(owner_of(request), _id(request))))
+    return json_reply(file_json(await batches_of(request).find_file(request.caller, _id(request))))
 
 
 async def delete_file(request: HttpRequest) -> Reply:
-    await batches_of(request).remove_file(owner_of(request), _id(request))
+    await batches_of(request).remove_file(request.caller, _id(request))
     return json_reply({"id": _id(request), "object": "file", "deleted": True})
 
 
 async def file_content(request: HttpRequest) -> None:
     """As it was uploaded, or written. One that is removed meanwhile is cut off."""
     batches, writer = batches_of(request), request.writer
-    file = await batches.find_file(owner_of(request), _id(request))
+    file = await batches.find_file(request.caller, _id(request))
     named = b"attachment; filename*=UTF-8''" + quote(file.name).encode()
     await writer.start(200, ((b"content-type", b"application/octet-stream"), (b"content-disposition", named)))
     start = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.errors import NotFound
 from protocol.http.exchange import HttpRequest
-from protocol.http.openai.batches.call import batches_of, list_reply, owner_of
+from protocol.http.openai.batches.call import batches_of, list_reply
 from protocol.http.openai.batches.codec import BATCH_READER, batch_json, page_of
 from protocol.http.openai.call import read_body
 from protocol.http.openai.errors import FieldError
@@ -15,7 +15,7 @@ from protocol.jobs.batches.service import NewBatch
 
 async def create_batch(request: HttpRequest) -> Reply:
     """What is wrong with its lines is told by the batch, once they are read."""
-    batches, owner = batches_of(request), owner_of(request)
+    batches, owner = batches_of(request), request.caller
     body = await read_body(request, BATCH_READER)
     body.check()
     output_seconds = body.output_seconds
@@ -35,17 +35,17 @@ async def list_batches(request: HttpRequest) -> Reply:
     """A page of the caller's batches, the newest first."""
     batches = batches_of(request)
     page = page_of(request.query)
-    found = await batches.batches(owner_of(request), page.after, page.limit + 1)
+    found = await batches.batches(request.caller, page.after, page.limit + 1)
     return await list_reply(found, page.limit, batch_json)
 
 
 async def retrieve_batch(request: HttpRequest) -> Reply:
-    return json_reply(batch_json(await batches_of(request).find(owner_of(request), _id(request))))
+    return json_reply(batch_json(await batches_of(request).find(request.caller, _id(request))))
 
 
 async def cancel_batch(request: HttpRequest) -> Reply:
     """The batch as it is then; one that has ended stays as it is."""
-    return json_reply(batch_json(await batches_of(request).cancel(owner_of(request), _id(request))))
+    return json_reply(batch_json(await batches_of(request).cancel(request.caller, _id(request))))
 
 
 def _id(request: HttpRequest) -> str:

@@ -7,7 +7,7 @@ import trio
 from protocol.errors import Internal, InvalidArgument
 from protocol.http.codec.multipart import FormReader, Part, PartEnd, boundary_of
 from protocol.http.exchange import BodyStream, HttpRequest
-from protocol.http.openai.batches.call import batches_of, owner_of
+from protocol.http.openai.batches.call import batches_of
 from protocol.http.openai.batches.codec import check_purpose, file_json, upload_seconds
 from protocol.http.openai.errors import FieldError
 from protocol.http.reply import Reply, json_reply
@@ -23,7 +23,7 @@ _FILE = "file"
 
 async def upload_file(request: HttpRequest) -> Reply:
     """One that is refused, or whose client leaves, leaves nothing."""
-    batches, owner = batches_of(request), owner_of(request)
+    batches, owner = batches_of(request), request.caller
     if request.incoming is None:
         raise Internal("the body of an upload has not been streamed")
     form = _Form(boundary_of(request.headers.get(b"content-type", b"")))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from protocol.http.exchange import HttpRequest, header_text
+from protocol.http.exchange import HttpRequest
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.responses.items import Item, items_of, listed
 from protocol.http.openai.responses.requests import ResponseFields
@@ -25,11 +25,6 @@ class Conversation:
         return msgspec.json.encode([*self.items[: self.known], *listed(self.items[self.known :])])
 
 
-def owner_of(request: HttpRequest) -> str:
-    """Whom the responses of this caller belong to."""
-    return request.services.access.caller(lambda name: header_text(request.headers, name))
-
-
 def previous_response(request: HttpRequest, body: ResponseFields) -> KeptResponse | None:
     """Raises:
     FieldError: it is not kept, is another's, or has not ended.
@@ -37,7 +32,7 @@ def previous_response(request: HttpRequest, body: ResponseFields) -> KeptRespons
     previous = body.previous_response_id
     if previous is None:
         return None
-    kept = request.services.responses.find(owner_of(request), previous)
+    kept = request.services.responses.find(request.caller, previous)
     if kept is None:
         raise FieldError(
             f"Previous response with id '{previous:.256}' not found.",

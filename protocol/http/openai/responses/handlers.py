@@ -17,7 +17,7 @@ from protocol.http.openai.errors import FieldError
 from protocol.http.openai.responses.answer import ResponseAnswer, repeated
 from protocol.http.openai.responses.background import QueuedRun, follow
 from protocol.http.openai.responses.chats import chat_of, responses_chat
-from protocol.http.openai.responses.conversation import conversation_of, owner_of, previous_response
+from protocol.http.openai.responses.conversation import conversation_of, previous_response
 from protocol.http.openai.responses.requests import (
     INPUT_TOKENS_REFUSED,
     RESPONSES_REFUSED,
@@ -58,7 +58,7 @@ async def create(request: HttpRequest) -> Reply | None:
         return await _begin(call, body, asked, ResponseRun(call.target.text, chat, answer))
 
     def keep(answer: ResponseAnswer) -> None:
-        kept = KeptResponse(call.id, owner_of(request), asked.items, answer.encode())
+        kept = KeptResponse(call.id, request.caller, asked.items, answer.encode())
         if not (keeps and request.services.responses.keep(kept)):
             answer.is_not_kept()
 
@@ -115,7 +115,7 @@ async def _begin(call: Call, body: ResponsesRequest, asked: _Asked, run: Respons
     """Run it in the background. A client that reads its events and leaves does not stop it."""
     services = call.request.services
     log = EventLog() if body.stream else None
-    kept = KeptResponse(call.id, owner_of(call.request), asked.items, run.answer.encode(), log)
+    kept = KeptResponse(call.id, call.request.caller, asked.items, run.answer.encode(), log)
     queued = QueuedRun(
         run, services.responses, services.failures, call.request.charge, call.request.request_id.decode()
     )

@@ -12,7 +12,6 @@ from protocol.http.exchange import HttpRequest
 from protocol.http.openai.codec.reading import read_query
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.responses.background import follow
-from protocol.http.openai.responses.conversation import owner_of
 from protocol.http.openai.streams.event_stream import StreamForm
 from protocol.http.openai.streams.streaming import stream_events
 from protocol.http.openai.threads import LARGE_ABOVE
@@ -89,7 +88,7 @@ def _listed(items: list[dict[str, Any]], order: str | None, after: str | None, l
 
 def _kept(request: HttpRequest) -> KeptResponse:
     response_id = request.path_parameters["response_id"]
-    kept = request.services.responses.find(owner_of(request), response_id)
+    kept = request.services.responses.find(request.caller, response_id)
     if kept is None:
         raise NotFound(f"Response with id '{response_id:.256}' not found.")
     return kept
