@@ -20,11 +20,10 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
@@ -32,11 +31,10 @@ import trio
 from actors.cache.registry import UnusableCache
 from actors.cache.response_cache import ResponseCache
 from actors.capture.capture import CannotCapture
-from actors.core.server_core import ControlMode, CoreSettings, ServerCore
+from actors.core.server_core import ServerCore
 from actors.jobs.batches.batches import ServerBatches
 from actors.jobs.jobs import ServerJobs
 from actors.jobs.runner import RunnerFigures
-from actors.lifecycle.table import EVICTED
 from actors.metrics.custom import CustomMetrics
 from actors.metrics.exemplars import Exemplars
 from actors.metrics.gen_ai import GenAiMetrics
@@ -60,7 +58,7 @@ from protocol.core import (
     StatisticDuration,
     TensorMetadata,
 )
-from protocol.errors import ServerError, Unsupported
+from protocol.errors import Unsupported
 from protocol.failures import CallbackFailures
 from protocol.jobs.store import UnusableStore
 from protocol.limits.counter import LimitCounter
@@ -74,12 +72,10 @@ from protocol.reactor.tls import CertificateError
 from protocol.responses.background import Responses
 from protocol.server_settings import LogControl, LogSettings
 from protocol.shared_memory.table import SharedMemoryTable
-from repository.layout import Repository
-from repository.stores.store_repository import StoreRepository, Stores
-from repository.stores.urls import StoreUrl
 from trioton.access_writer import AccessWriter
 from trioton.capturing import capture_of, captured
 from trioton.console import live_console, log_tail
+from trioton.core_settings import core_settings
 from trioton.edges import Edge, Shared, edges, services_of_batches, tls_contexts
 from trioton.ending import Ending, ExitTimeoutExpired
 from trioton.flags import UsageError
@@ -96,9 +92,8 @@ from trioton.metrics.custom import is_own_name
 from trioton.metrics.metrics import Metrics
 from trioton.metrics.traced import note_trace
 from trioton.reload import Reloader
-from trioton.server_flags import BackendSetting, backend_settings
 from trioton.settings import Address, Settings
-from trioton.store_flags import repository_place
+from trioton.start_checks import StartError, check_loads, check_repositories
 from trioton.tables import model_table
 
 if TYPE_CHECKING:
@@ -141,10 +136,6 @@ SERVICE_NAMES = {
 }
 
 
-class StartError(Exception):
-    """The server could not start, and nothing of it is left. The text says why and what to change."""
-
-
 class Server:
     """One server, good for one `run`. `open_server` is the short way to one.
 
@@ -185,7 +176,7 @@ class Server:
         media = settings.media()
         self._media = None if media is None else MediaFetcher(media)
         self.core = ServerCore(
-            _core_settings(settings, self._stores),
+            core_settings(settings, self._stores),
             registry,
             self.cache,
             custom,
@@ -290,7 +281,7 @@ class Server:
         ):
             for notice in self.settings.notices():
                 logger.warning("%s", notice)
-            await self._check_repositories()
+            await check_repositories(self.settings, self._stores)
             files = await self._read_files()
             reloader = await self._reloader()
             async with trio.open_nursery() as background:
@@ -353,33 +344,6 @@ class Server:
         """The models, their versions and how they fare, as a table."""
         return model_table(await self.core.repository_index())
 
-    async def _check_repositories(self) -> None:
-        for place in dict.fromkeys(self.settings.model_repository):
-            try:
-                await self._check_repository(place)
-            except StartError as error:
-                if self.settings.exit_on_error:
-                    raise
-                logger.error("%s", error)
-
-    async def _check_repository(self, place: Path | StoreUrl) -> None:
-        if isinstance(place, StoreUrl):
-            await self._check_store(self._stores.repository(place))
-        elif not await trio.to_thread.run_sync(os.path.isdir, place):
-            raise StartError(
-                f"model repository '{place}' is not a directory; see --model-repository, or serve the others with "
-                "--exit-on-error=false"
-            )
-
-    async def _check_store(self, repository: StoreRepository) -> None:
-        try:
-            await trio.to_thread.run_sync(self._stores.cache.open)
-            models = await trio.to_thread.run_sync(repository.models, abandon_on_cancel=True)
-        except ServerError as error:
-            raise StartError(f"model repository {error}; see --model-repository") from None
-        if not models:
-            logger.warning("model repository '%s' holds no models", repository)
-
     async def _reloader(self) -> Reloader | None:
         """Made before the model is loaded, so that no change is missed."""
         if self.settings.model is None or not self.settings.reload:
@@ -429,7 +393,7 @@ class Server:
     ) -> None:
         logger.info("%s", await self.model_table(), extra=VERBATIM)
         if self.settings.exit_on_error:
-            _refuse_failed(_asked_for(await self.core.repository_index(), self.settings))
+            check_loads(await self.core.repository_index(), self.settings)
         if self._gpus is not None and self.settings.allow_metrics:
             await background.start(self._gpus.run)
         self._keys = files.keys
@@ -551,61 +515,3 @@ def _reason(error: OSError) -> str:
     if isinstance(error, socket.gaierror) or not error.errno:
         return error.strerror or str(error)
     return os.strerror(error.errno)
-
-
-def _open_repository(stores: Stores, text: str) -> Repository:
-    place = repository_place(text)
-    return stores.repository(place) if isinstance(place, StoreUrl) else place
-
-
-def _python_settings(settings: Settings) -> tuple[BackendSetting, ...]:
-    """What flags of their own say to the Python backend; a --backend-config wins."""
-    return () if settings.worker_fork_server else (BackendSetting("python", "worker-fork-server", "false"),)
-
-
-def _core_settings(settings: Settings, stores: Stores) -> CoreSettings:
-    return CoreSettings(
-        repositories=settings.repositories(stores),
-        open_repository=partial(_open_repository, stores),
-        server_id=settings.id,
-        control_mode=ControlMode(settings.model_control_mode),
-        poll_seconds=settings.repository_poll_secs,
-        load_models=settings.load_model,
-        is_namespaced=settings.model_namespacing,
-        adapter_folders=settings.openai_lora_path,
-        strict_readiness=settings.strict_readiness,
-        auto_complete_config=settings.auto_complete_config(),
-        model_config_name=settings.model_config_name,
-        backend_config=backend_settings((*_python_settings(settings), *settings.backend_config)),
-        engine=settings.engine,
-        model_load_thread_count=settings.model_load_thread_count,
-        model_load_retry_count=settings.model_load_retry_count,
-        model_memory_budget=settings.model_memory_budget,
-        model_load_gpu_limits={limit.device_id: limit.fraction for limit in settings.model_load_gpu_limit},
-        host_policies=settings.host_policies(),
-        min_compute_capability=settings.min_supported_compute_capability,
-        restart_wait_seconds=settings.restart_wait_secs,
-        scheduler_hold=settings.debug_delays.scheduler,
-        latency_histograms=settings.histogram_detail(),
-        summary_quantiles=settings.summary_quantiles(),
-        rate_limit_resources=settings.rate_limit_resource if settings.rate_limit == "execution_count" else None,
-        text_defaults=settings.text_defaults(),
-        tracks_all_requests=settings.console,
-    )
-
-
-def _asked_for(index: Sequence[ModelIndex], settings: Settings) -> list[ModelIndex]:
-    """What the server was to load: everything, or in explicit mode the models named."""
-    if settings.model_control_mode != "explicit" or "*" in settings.load_model:
-        return list(index)
-    return [entry for entry in index if entry.name in settings.load_model]
-
-
-def _refuse_failed(index: Sequence[ModelIndex]) -> None:
-    failed = [entry for entry in index if entry.state == "UNAVAILABLE" and entry.reason != EVICTED]
-    if failed:
-        reasons = "; ".join(f"{entry.name}: {entry.reason}" for entry in failed)
-        raise StartError(
-            f"creating server: Internal - failed to load all models ({reasons}). "
-            "Mend them, or serve the others with --exit-on-error=false"
-        )
