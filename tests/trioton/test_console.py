@@ -270,7 +270,8 @@ async def test_every_route_stands_hostile_input(models: Path, tmp_path: Path) ->
         assert (found.status_code, len(found.text) < 1000) == (404, True)
 
 
-async def test_text_that_is_no_utf8_is_shown_all_the_same(models: Path) -> None:
+async def test_text_that_is_no_utf8_is_shown_all_the_same(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("trioton"), "propagate", False)  # pytest's reports must be UTF-8
     async with served(models) as (_, client):
         logging.getLogger("trioton.test").warning("file '\udcff' \x1b[31m %s", "é" * 3000)
         row = (await client.get("console/log")).json()[-1]
