@@ -173,10 +173,11 @@ class Benchmark:
         ]
 
     def _beside_the_engine(self, streams: int, goal: float) -> Line:
-        """The engine has one thread, so that where there are two cores the server has the other."""
+        """The engine has one thread, so that where there are two cores the server has the other. Both get the same
+        tokens: a chat's template would add to the prompt."""
         ours: list[float] = []
         alone: list[float] = []
-        asked, tokens = question("chat", ONE_THREAD), SMALL_TOKENS[streams]
+        asked, tokens = question("completions", ONE_THREAD), SMALL_TOKENS[streams]
         for _ in range(self._rounds):
             ours.append(turn(self._ours, asked, streams, self._folder, tokens).tokens_per_second)
             alone.append(self._alone(streams))
