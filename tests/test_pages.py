@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from protocol.grpc.services.handlers import SERVICES
-from protocol.http.routes import CONSOLE, ROUTES
+from protocol.http.routes import CONSOLE, METRICS, ROUTES
 from tests.pages import ROOT, Page, all_pages
 from tests.trioton.metrics.test_documentation import described
 from trioton.cli import COMMANDS
@@ -197,7 +197,7 @@ def test_metrics() -> None:
 
 def test_endpoints() -> None:
     """A parameter of a path is written in any way: `{model}`, `<name>`, or an example's."""
-    routes = [re.sub(r"\{\w+\}", "[^/]+", route.path) for route in (*ROUTES, *CONSOLE)] + ["/metrics"]
+    routes = [re.sub(r"\{\w+\}", "[^/]+", route.path) for route in (*ROUTES, METRICS, *CONSOLE)]
 
     def is_there(name: str) -> bool:
         path = re.sub(r"\{[^}]*\}|<[^>]*>|\[[^]]*\]", "x", name)

@@ -124,6 +124,7 @@ def _http(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLCont
         tls=tls,
         openai=settings.openai(),
         interface=settings.http_interface(),
+        metrics=settings.allow_metrics and settings.metrics_on_http_port,
     )
     return partial(serve_http, services, edge, leaving=shared.leaving)
 

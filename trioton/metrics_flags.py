@@ -95,6 +95,9 @@ class MetricsFlags:
         "", str, group=METRICS, metavar=STRING, help="The address to listen on; where absent, that of HTTP."
     )
     metrics_port: int = flag(8002, port, group=METRICS, metavar=INTEGER, help="The port to listen on.")
+    metrics_on_http_port: bool = flag(
+        True, boolean, group=METRICS, metavar=BOOLEAN, help="Serve metrics on the port of HTTP, too."
+    )
     metrics_use_ssl: bool = flag(
         False,
         boolean,

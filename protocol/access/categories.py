@@ -28,7 +28,7 @@ class Category(StrEnum):
     METRICS = "metrics"
 
 
-# The metrics endpoint has no flag in Triton that restricts it.
+# What there is over gRPC.
 RESTRICTABLE = tuple(category for category in Category if category is not Category.METRICS)
 
 # What a person gives a key: each category is in one group, and all of them in the last.

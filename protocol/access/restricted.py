@@ -37,7 +37,10 @@ class Dialect:
         return next(word for word, categories in self.words.items() if category in categories)
 
 
-HTTP_API = Dialect(option="http-restricted-api", noun="api", title="API")
+# Triton has no metrics on the port of HTTP, and no word for them.
+HTTP_API = Dialect(
+    option="http-restricted-api", noun="api", title="API", words={category: (category,) for category in Category}
+)
 GRPC_PROTOCOL = Dialect(
     option="grpc-restricted-protocol",
     noun="protocol",

@@ -7,7 +7,7 @@ goes before a named one (`/v2/models/stats` is never a model's metadata).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 from urllib.parse import unquote_to_bytes
 
@@ -31,6 +31,7 @@ from protocol.http.handlers.jobs import manage as job_handlers
 from protocol.http.handlers.jobs import results as job_results
 from protocol.http.handlers.jobs import submit as job_making
 from protocol.http.handlers.jobs.submit import generate_or_job, infer_or_job
+from protocol.http.handlers.metrics import metrics
 from protocol.http.handlers.overview import overview
 from protocol.http.handlers.requests import cancel_request
 from protocol.http.openai.batches import files
@@ -202,7 +203,9 @@ def _documentation() -> Iterator[Route]:
     category = Category.METADATA
     yield Route("GET", "/v2/docs", category, openapi_handlers.page, "The API as a page", is_public=True)
     document = openapi_handlers.document_of(
-        lambda request: routes_of(request.settings.interface, has_console=request.settings.console)
+        lambda request: routes_of(
+            request.settings.interface, has_console=request.settings.console, has_metrics=request.settings.metrics
+        )
     )
     yield Route("GET", "/v2/docs/openapi.json", category, document, "The API as an OpenAPI document")
     yield Route("GET", "/v2/docs/{asset_name}", category, openapi_handlers.asset, "Files of the page", is_public=True)
@@ -349,24 +352,14 @@ def _anthropic() -> Iterator[Route]:
         )
 
 
-def _openai_port() -> Iterator[Route]:
-    """What Triton's OpenAI frontend has on its port beside these."""
-    yield Route(
-        "GET",
-        "/metrics",
-        Category.METRICS,
-        openai_health.metrics,
-        "Metrics of the server",
-        error_form=openai_error_reply,
-    )
-
-
 ROUTES: tuple[Route, ...] = (*_routes(), *_openai())
 CONSOLE: tuple[Route, ...] = tuple(_console())
+METRICS = Route("GET", "/metrics", Category.METRICS, metrics, "Metrics of the server")
 _BY_INTERFACE: Mapping[Interface, tuple[Route, ...]] = {
     Interface.ALL: ROUTES,
     Interface.INFERENCE: tuple(_routes()),
-    Interface.OPENAI: (*_openai(), *_openai_port()),
+    # Triton's OpenAI frontend has metrics on its port beside these.
+    Interface.OPENAI: (*_openai(), replace(METRICS, error_form=openai_error_reply)),
 }
 _FORMS_BY_INTERFACE: Mapping[Interface, Forms] = {
     Interface.ALL: _FORMS,
@@ -375,9 +368,11 @@ _FORMS_BY_INTERFACE: Mapping[Interface, Forms] = {
 }
 
 
-def routes_of(interface: Interface, *, has_console: bool = False) -> tuple[Route, ...]:
-    """The routes of a listener."""
+def routes_of(interface: Interface, *, has_console: bool = False, has_metrics: bool = False) -> tuple[Route, ...]:
+    """The routes of a listener. OpenAI's own has metrics in any case."""
     routes = _BY_INTERFACE[interface]
+    if has_metrics and interface is not Interface.OPENAI:
+        routes = (*routes, METRICS)
     return (*routes, *CONSOLE) if has_console else routes
 
 
@@ -449,8 +444,9 @@ class RouteTable:
         self._found: dict[bytes, tuple[Endpoint, Mapping[str, str]]] = {}
 
     @classmethod
-    def of(cls, interface: Interface, *, has_console: bool = False) -> RouteTable:
-        return cls(routes_of(interface, has_console=has_console), _FORMS_BY_INTERFACE[interface])
+    def of(cls, interface: Interface, *, has_console: bool = False, has_metrics: bool = False) -> RouteTable:
+        routes = routes_of(interface, has_console=has_console, has_metrics=has_metrics)
+        return cls(routes, _FORMS_BY_INTERFACE[interface])
 
     def find(self, raw_path: bytes) -> tuple[Endpoint, Mapping[str, str]]:
         """The endpoint at a path, without its query, and the values of the path's parameters.

@@ -104,6 +104,7 @@ class HttpSettings:
         openai: the OpenAI interface, which is a part of it.
         interface: what is served.
         console: the live console is a part of it.
+        metrics: `/metrics` is a part of it; OpenAI's interface alone has it in any case.
     """
 
     host: str = "0.0.0.0"
@@ -120,6 +121,7 @@ class HttpSettings:
     openai: OpenAISettings = field(default_factory=OpenAISettings)
     interface: Interface = Interface.ALL
     console: bool = False
+    metrics: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,7 @@ async def test_two_servers_in_one_process(one: Path, other: Path) -> None:
                 in (await get(first, "/metrics", service="metrics")).text
             )
             assert 'model="first"' not in (await get(second, "/metrics", service="metrics")).text
+            assert 'nv_inference_count{_team="e2e",model="first",version="1"} 1' in (await get(first, "/metrics")).text
         assert (await get(first, "/v2/health/ready")).status_code == 200
         with pytest.raises(httpx.ConnectError):
             await get(second, "/v2")
@@ -98,6 +99,12 @@ async def test_an_embedded_server_leaves_logging_alone(one: Path) -> None:
     before = list(root.handlers), root.level, list(ours.handlers), ours.level
     async with open_server(settings(one)):
         assert (list(root.handlers), root.level, list(ours.handlers), ours.level) == before
+
+
+@pytest.mark.parametrize("off", [{"metrics_on_http_port": False}, {"allow_metrics": False}])
+async def test_metrics_on_the_port_of_http_can_be_switched_off(one: Path, off: dict[str, Any]) -> None:
+    async with open_server(settings(one, **off)) as server:
+        assert (await get(server, "/metrics")).status_code == 404
 
 
 async def test_services_can_be_switched_off(one: Path) -> None:

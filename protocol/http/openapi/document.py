@@ -38,6 +38,7 @@ _TAGS: Mapping[Category, tuple[str, str]] = {
     Category.MODEL_CONFIG: ("Model configuration", "How was a model configured?"),
     Category.MODEL_REPOSITORY: ("Model repository", "List, load and unload models."),
     Category.STATISTICS: ("Statistics", "How much have models done, and how long did it take?"),
+    Category.METRICS: ("Metrics", "The same and more, for Prometheus."),
     Category.SHARED_MEMORY: ("Shared memory", "Regions that tensors are read from and written to."),
     Category.TRACE: ("Trace", "Which requests are traced?"),
     Category.LOGGING: ("Logging", "What is logged?"),

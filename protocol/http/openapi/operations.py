@@ -248,6 +248,7 @@ _ANTHROPIC: Mapping[str, Operation] = {
 OPERATIONS: Mapping[str, Operation] = {
     "GET /": Operation("A page for clients that take HTML.", gives="Overview"),
     "GET /v2": Operation(gives="ServerMetadata"),
+    "GET /metrics": Operation("In Prometheus' text form, or as OpenMetrics by `Accept`.", media_type="text/plain"),
     "GET /v2/health/live": Operation(
         "The status is the answer, and the body says the same.", gives="ServerLive", is_probe=True, failures=(503,)
     ),

@@ -1,11 +1,9 @@
-"""Handlers of `/health`, `/ping` and `/version`, as vLLM has them, and of `/health/ready` and `/metrics`, as Triton's
-frontend."""
+"""Handlers of `/health`, `/ping` and `/version`, as vLLM has them, and of `/health/ready`, as Triton's frontend."""
 
 from __future__ import annotations
 
-from protocol.errors import InvalidArgument, Unavailable, Unsupported
+from protocol.errors import InvalidArgument, Unavailable
 from protocol.http.exchange import HttpRequest
-from protocol.http.metrics_page import metrics_reply
 from protocol.http.reply import Reply, json_reply
 
 
@@ -32,15 +30,3 @@ async def ready(request: HttpRequest) -> Reply:
 
 async def version(request: HttpRequest) -> Reply:
     return json_reply({"version": request.core.server_metadata().version})
-
-
-async def metrics(request: HttpRequest) -> Reply:
-    """As on the metrics port.
-
-    Raises:
-        Unsupported: the server shows none.
-    """
-    text = request.services.metrics
-    if text is None:
-        raise Unsupported("the server has no metrics")
-    return await metrics_reply(text, request.headers)

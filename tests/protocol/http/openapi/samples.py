@@ -11,7 +11,7 @@ from protocol.core import ModelMetadata, ServerMetadata, TensorMetadata
 from protocol.datatypes import BY_PROTOCOL_NAME
 from protocol.http.openapi.document import build_document
 from protocol.http.openapi.models import ModelDescription
-from protocol.http.routes import CONSOLE, ROUTES
+from protocol.http.routes import CONSOLE, METRICS, ROUTES
 from tests.sliced import finished
 
 SERVER = ServerMetadata("trioton", "1.2.3", ())
@@ -46,7 +46,7 @@ MODELS = (ADD_SUB, ALL_TYPES, TOKENS, IMAGES, CLOCK)
 
 
 def document(*models: ModelDescription, **more: Any) -> dict[str, Any]:
-    return finished(build_document((*ROUTES, *CONSOLE), SERVER, models, **more))
+    return finished(build_document((*ROUTES, METRICS, *CONSOLE), SERVER, models, **more))
 
 
 def operations(made: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -10,7 +10,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from protocol.http.openapi.console_schemas import CONSOLE_OPERATIONS
 from protocol.http.openapi.operations import OPERATIONS, shared_path
-from protocol.http.routes import CONSOLE, ROUTES
+from protocol.http.routes import CONSOLE, METRICS, ROUTES
 from tests.protocol.http.openapi.samples import ADD_SUB, MODELS, TOKENS, document, operations
 
 WHOLE = document(*MODELS, asset_names=("page.js",))
@@ -28,12 +28,12 @@ def test_it_is_valid(models: tuple[Any, ...], needs_key: bool) -> None:
 def test_every_route_is_an_operation() -> None:
     """And without models there is nothing else."""
     there = {(path, method) for path, method, _ in operations(document())}
-    assert there == {(route.path, route.method.lower()) for route in (*ROUTES, *CONSOLE)}
+    assert there == {(route.path, route.method.lower()) for route in (*ROUTES, METRICS, *CONSOLE)}
 
 
 def test_every_route_is_described() -> None:
     """No route without an entry, no entry without a route."""
-    assert {f"{route.method} {shared_path(route.path)}" for route in ROUTES} == set(OPERATIONS)
+    assert {f"{route.method} {shared_path(route.path)}" for route in (*ROUTES, METRICS)} == set(OPERATIONS)
     assert {f"{route.method} {shared_path(route.path)}" for route in CONSOLE} == set(CONSOLE_OPERATIONS)
 
 
