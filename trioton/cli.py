@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from repository.stores.urls import StoreUrl
@@ -31,6 +32,7 @@ ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
 # Exit codes as shells have them for the signals that other programs end by.
 PIPE_CLOSED = 128 + 13  # SIGPIPE, which not every system has
 INTERRUPTED = 128 + signal.SIGINT
+NO_DEFAULTS: Mapping[str, object] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,20 +58,28 @@ class Command:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; answers the exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments is None:
-        provide_standard_streams()
-        del sys.argv[1:]  # a model in this process that reads its own arguments is not to find the server's
+    words = taken_words() if arguments is None else list(arguments)
     name = words.pop(0) if words and not words[0].startswith("-") else "serve"
     command = COMMANDS.get(name, COMMANDS["serve"])
+    return exit_code(command.usage, partial(_run_command, name, words))
+
+
+def taken_words() -> list[str]:
+    """The arguments of this process, which are no longer there afterwards: a model in this process that reads its own
+    arguments is not to find the server's."""
+    words = sys.argv[1:]
+    provide_standard_streams()
+    del sys.argv[1:]
+    return words
+
+
+def exit_code(usage: str, run: Callable[[], int]) -> int:
+    """That of a command, which may end by an error of usage, a reader that has left, or Ctrl-C."""
     try:
-        if name not in COMMANDS:
-            raise UsageError(_no_command(name))
-        code = _run_command(name, words)
+        code = run()
         sys.stdout.flush()
     except UsageError as error:
-        usage, _, _ = command.usage.partition("\n\n")
-        print(usage, error, sep="\n", file=sys.stderr)
+        print(usage.partition("\n\n")[0], error, sep="\n", file=sys.stderr)
         return 1
     except BrokenPipeError:  # whoever reads has seen enough (`… --help | head`)
         # The interpreter flushes once more when it ends, which must not fail again.
@@ -80,9 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    """A server's settings from words and environment; flags win. Words that are no flags are model repositories, or
-    folders of language models.
+def settings_from(
+    arguments: Sequence[str], environment: Mapping[str, str], defaults: Mapping[str, object] = NO_DEFAULTS
+) -> Settings:
+    """A server's settings from words and environment; flags win, and `defaults` stand in for what is not given. Words
+    that are no flags are model repositories, or folders of language models.
 
     Raises:
         UsageError: see `trioton.flags` and `Settings`; a word that is no repository.
@@ -103,7 +115,7 @@ def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> S
     if values.get("model_control_mode") == "explicit" and "*" not in wanted:
         values["load_model"] = (*wanted, *(model.name for model in served))  # they were asked for by name, too
     own = {"log_escape": _escapes_log(environment), "debug_delays": debug_delays(environment)}
-    return Settings(folders=served, **{**own, **values})
+    return Settings(folders=served, **{**own, **defaults, **values})
 
 
 def serve_table() -> Sequence[Flag]:
@@ -124,8 +136,10 @@ def _repository(word: str) -> Path | StoreUrl:
 
 
 def _run_command(name: str, words: Sequence[str]) -> int:
+    if name not in COMMANDS:
+        raise UsageError(_no_command(name))
     command = COMMANDS[name]
-    groups = _groups_asked_for(words)
+    groups = groups_asked_for(words)
     if groups is None:
         return command.run(words)
     print(_help(name, command, groups))
@@ -139,7 +153,7 @@ def _help(name: str, command: Command, groups: Sequence[str]) -> str:
     return command_help(command.usage, command.table(), shown=shown, command=name, epilogue=command.epilogue)
 
 
-def _groups_asked_for(words: Sequence[str]) -> Sequence[str] | None:
+def groups_asked_for(words: Sequence[str]) -> Sequence[str] | None:
     """What follows `--help`, empty where nothing does; None where no help is asked for."""
     for index, word in enumerate(words):
         name, equals, groups = word.partition("=")
@@ -159,10 +173,10 @@ def _no_command(name: str) -> str:
 def _serve(words: Sequence[str]) -> int:
     if "--version" in words:
         return _version(())
-    return _serve_process(settings_from(words, os.environ))
+    return serve_process(settings_from(words, os.environ))
 
 
-def _serve_process(settings: Settings) -> int:
+def serve_process(settings: Settings) -> int:
     from trioton.process import run_process  # not before it is needed: it brings the whole server with it
 
     return run_process(settings)
@@ -173,7 +187,7 @@ def _run(words: Sequence[str]) -> int:
 
     settings = run_settings(words, os.environ)
     # Tracebacks are easier to read unescaped.
-    return _serve_process(replace(settings, log_escape=_escapes_log({ESCAPE_VARIABLE: "0", **os.environ})))
+    return serve_process(replace(settings, log_escape=_escapes_log({ESCAPE_VARIABLE: "0", **os.environ})))
 
 
 def _run_table() -> Sequence[Flag]:
@@ -188,7 +202,7 @@ def _frontend(words: Sequence[str]) -> int:
     settings, ignored = frontend_settings(words, os.environ)
     for text in ignored:
         print(text, file=sys.stderr)
-    return _serve_process(replace(settings, log_escape=_escapes_log(os.environ)))
+    return serve_process(replace(settings, log_escape=_escapes_log(os.environ)))
 
 
 def _frontend_table() -> Sequence[Flag]:

@@ -34,6 +34,10 @@ class UsageError(Exception):
     """The command line, the environment or a settings object asks for what cannot be; the text says what to mend."""
 
 
+class UnknownFlag(UsageError):
+    """There is no such flag, or several begin so."""
+
+
 @dataclass(frozen=True, slots=True)
 class Flag:
     """One row of the table. `parse` raises ValueError with what was expected; a switch takes no value; what a secret
@@ -253,7 +257,7 @@ def _named(name: str, by_name: Mapping[str, Flag], word: str) -> Flag:
     # The first begins all the others where it can: --model-repo is no --model-repository-cache-dir.
     if longer and all(each.startswith(longer[0]) or by_name[each] is by_name[longer[0]] for each in longer):
         return by_name[longer[0]]
-    raise UsageError(_unknown(name, longer, by_name))
+    raise UnknownFlag(_unknown(name, longer, by_name))
 
 
 def read_environment(table: Sequence[Flag], environment: Mapping[str, str]) -> dict[str, Any]:

@@ -32,7 +32,11 @@ async def serve_http(
     Raises:
         OSError: the address cannot be listened on.
     """
-    app = HttpApp(services, settings, RouteTable.of(settings.interface, has_console=settings.console, has_metrics=settings.metrics))
+    app = HttpApp(
+        services,
+        settings,
+        RouteTable.of(settings.interface, has_console=settings.console, has_metrics=settings.metrics),
+    )
     await serve_app(
         app,
         settings.host,
