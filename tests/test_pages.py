@@ -42,6 +42,8 @@ FOREIGN_FLAGS = {
         (
             "--async",
             "--collect-metrics",
+            "--metrics-url",
+            "--profile-export-file",
             "--grpc-compression-algorithm",
             "--input-data",
             "--input-tensor-format",
