@@ -12,6 +12,7 @@ from protocol.core import InferenceCore
 from protocol.failures import CallbackFailures
 from protocol.gen_ai import GenAi
 from protocol.jobs.batches.service import Batches
+from protocol.jobs.keeping import JobKeeping
 from protocol.jobs.service import Jobs
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
@@ -32,8 +33,8 @@ class EdgeServices:
     by name, for load balancers, and `metrics` the text of the metrics; `connections` counts those that are open;
     `gen_ai` is there if calls of generative models are to be observed; `addresses` are those bound so far, by "grpc",
     "http", "openai" and "metrics"; `responses` are those that the OpenAI interface keeps, `media` fetches what clients
-    name by URLs, if that is allowed, `console` is there if it was asked for, `jobs` if the server keeps jobs, and
-    `batches` if it keeps files and batches, too."""
+    name by URLs, if that is allowed, `console` is there if it was asked for, and `keeping` has jobs and batches, if the
+    server keeps any."""
 
     core: InferenceCore
     shared_memory: SharedMemoryTable
@@ -55,5 +56,12 @@ class EdgeServices:
     responses: Responses = field(default_factory=Responses)
     media: MediaFetcher | None = None
     console: Console | None = None
-    jobs: Jobs | None = None
-    batches: Batches | None = None
+    keeping: JobKeeping = field(default_factory=JobKeeping)
+
+    @property
+    def jobs(self) -> Jobs | None:
+        return self.keeping.jobs
+
+    @property
+    def batches(self) -> Batches | None:
+        return self.keeping.batches

@@ -28,8 +28,7 @@ from protocol.http.connections import ALPN_PROTOCOLS
 from protocol.http.metrics import MetricsSettings, serve_metrics
 from protocol.http.server import serve_http
 from protocol.http.settings import Interface
-from protocol.jobs.batches.service import Batches
-from protocol.jobs.service import Jobs
+from protocol.jobs.keeping import JobKeeping
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.log.access_log import AccessLog
@@ -75,8 +74,7 @@ class Shared:
     responses: Responses
     media: MediaFetcher | None
     console: Console | None
-    jobs: Jobs | None
-    batches: Batches | None
+    keeping: JobKeeping
 
 
 def tls_contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
@@ -190,6 +188,5 @@ def _services(
         responses=shared.responses,
         media=shared.media,
         console=shared.console,
-        jobs=shared.jobs,
-        batches=shared.batches,
+        keeping=shared.keeping,
     )

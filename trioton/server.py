@@ -19,10 +19,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,7 +30,6 @@ from actors.cache.registry import UnusableCache
 from actors.cache.response_cache import ResponseCache
 from actors.capture.capture import CannotCapture
 from actors.core.server_core import ServerCore
-from actors.jobs.batches.batches import ServerBatches
 from actors.jobs.jobs import ServerJobs
 from actors.jobs.runner import RunnerFigures
 from actors.metrics.custom import CustomMetrics
@@ -60,6 +57,7 @@ from protocol.core import (
 )
 from protocol.errors import Unsupported
 from protocol.failures import CallbackFailures
+from protocol.jobs.keeping import JobKeeping
 from protocol.jobs.store import UnusableStore
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
@@ -68,7 +66,6 @@ from protocol.media.fetcher import MediaFetcher
 from protocol.metrics_text import MetricsText
 from protocol.open_connections import OpenConnections
 from protocol.reactor.drivers import the_poller
-from protocol.reactor.tls import CertificateError
 from protocol.responses.background import Responses
 from protocol.server_settings import LogControl, LogSettings
 from protocol.shared_memory.table import SharedMemoryTable
@@ -76,7 +73,7 @@ from trioton.access_writer import AccessWriter
 from trioton.capturing import capture_of, captured
 from trioton.console import live_console, log_tail
 from trioton.core_settings import core_settings
-from trioton.edges import Edge, Shared, edges, services_of_batches, tls_contexts
+from trioton.edges import Edge, Shared, edges, services_of_batches
 from trioton.ending import Ending, ExitTimeoutExpired
 from trioton.flags import UsageError
 from trioton.gpus import Gpus
@@ -94,6 +91,7 @@ from trioton.metrics.traced import note_trace
 from trioton.reload import Reloader
 from trioton.settings import Address, Settings
 from trioton.start_checks import StartError, check_loads, check_repositories
+from trioton.start_files import StartFiles
 from trioton.tables import model_table
 
 if TYPE_CHECKING:
@@ -144,9 +142,10 @@ class Server:
 
     Attributes:
         settings: as given.
-        started: set when every service listens.
-        addresses: where the services listen, by "grpc", "http", "openai" and "metrics"; complete when the server has
-            started.
+        listening: set when every service listens; the models are still to be loaded.
+        started: set when the models are loaded, and every service serves.
+        addresses: where the services listen, by "grpc", "http", "openai" and "metrics"; complete before the models are
+            loaded.
 
     Args:
         settings: all that can be configured.
@@ -225,14 +224,15 @@ class Server:
         self._ending = Ending(
             self.core, self._responses, drain_secs=settings.drain_secs, exit_timeout_secs=settings.exit_timeout_secs
         )
-        self._memory: RequestMemory | None = None
+        self._memory = RequestMemory(settings.request_memory())
         self._console = live_console(settings, self.core, self._failures, self._failure_log, self._job_figures)
         self._jobs: ServerJobs | None = None
-        self._batches: ServerBatches | None = None
+        self._keeping = JobKeeping(is_awaited=True)
         self._stop = trio.Event()
         self._leaving = trio.Event()
         self._close_edges = trio.Event()
         self._close_metrics = trio.Event()
+        self.listening = trio.Event()
         self.started = trio.Event()
         self._scope = trio.CancelScope()
 
@@ -262,9 +262,10 @@ class Server:
         return Jobs(self._jobs, self.core, ANONYMOUS)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Load the models, listen, and serve until `stop`; to be started by `await nursery.start(server.run)`.
+        """Listen, load the models, and serve until `stop`; to be started by `await nursery.start(server.run)`.
 
-        Started when every service listens. Cancelled: stops everything now, without waiting for requests, and still
+        Started when the models are loaded. Until then the services answer what asks for health, metrics and what is
+        there, and refuse requests for models. Cancelled: stops everything now, without waiting for requests, and still
         unloads the models; nothing is left.
 
         Raises:
@@ -292,9 +293,10 @@ class Server:
                         try:
                             self._open_access_log()
                             await self._start_helpers(background)
+                            await self._open_services(files, nursery, metrics, background)
                             await nursery.start(self.core.run)
                             await self._start_jobs(files.keys, background)
-                            await self._start_serving(files, nursery, metrics, background)
+                            await self._start_serving()
                         except StartError as error:  # raised below, outside the nursery, after an orderly end
                             failure = error
                             self.core.stop()
@@ -385,15 +387,24 @@ class Server:
             raise StartError(f"{error}; see --jobs-store") from None
         except UnusableSecrets as error:
             raise StartError(f"the secrets of webhooks: {error}; see --jobs-webhook-secret-file") from None
-        self._jobs, self._batches = started.jobs, started.batches
-        self._ending.jobs = self._jobs
+        self._jobs = self._ending.jobs = started.jobs
+        keeping = self._keeping
+        keeping.jobs, keeping.batches, keeping.is_awaited = started.jobs, started.batches, False
 
-    async def _start_serving(
-        self, files: _Files, nursery: trio.Nursery, metrics: trio.Nursery, background: trio.Nursery
-    ) -> None:
+    async def _start_serving(self) -> None:
+        """What is to be done when the models are loaded."""
         logger.info("%s", await self.model_table(), extra=VERBATIM)
         if self.settings.exit_on_error:
             check_loads(await self.core.repository_index(), self.settings)
+        self._memory.limit = self.settings.request_memory()  # of what the models have left
+        for word, address in self.addresses.items():
+            logger.info("Started %s at %s", SERVICE_NAMES[word], address_text(address))
+        self.started.set()
+
+    async def _open_services(
+        self, files: StartFiles, nursery: trio.Nursery, metrics: trio.Nursery, background: trio.Nursery
+    ) -> None:
+        """Before the models are loaded, so that whoever watches the server sees that it lives, and how far it is."""
         if self._gpus is not None and self.settings.allow_metrics:
             await background.start(self._gpus.run)
         self._keys = files.keys
@@ -412,8 +423,10 @@ class Server:
             is_metrics = word == "metrics"
             close = self._close_metrics if is_metrics else self._close_edges
             self.addresses[word] = await self._open(word, edge, metrics if is_metrics else nursery, close)
-            logger.info("Started %s at %s", SERVICE_NAMES[word], address_text(self.addresses[word]))
-        self.started.set()
+        if opening:
+            places = (f"{SERVICE_NAMES[word]} at {address_text(address)}" for word, address in self.addresses.items())
+            logger.info("Listening, and not ready until the models are loaded: %s", ", ".join(places))
+        self.listening.set()
 
     def _metrics_export(self) -> MetricsExport:
         try:
@@ -425,13 +438,11 @@ class Server:
         interval = self.settings.metrics_export_interval_ms / 1000
         return MetricsExport(self._metrics.sources, self.settings.metrics_export_url, interval)
 
-    async def _read_files(self) -> _Files:
+    async def _read_files(self) -> StartFiles:
         """Certificates and keys are read before the models, whose loading may take long."""
-        return await trio.to_thread.run_sync(_Files.read, self.settings)
+        return await trio.to_thread.run_sync(StartFiles.read, self.settings)
 
     def _shared(self, keys: KeysFile | None) -> Shared:
-        if self._memory is None:  # now the models are loaded
-            self._memory = RequestMemory(self.settings.request_memory())
         return Shared(
             core=captured(self.core, self._capture),
             shared_memory=self._shared_memory,
@@ -452,8 +463,7 @@ class Server:
             responses=self._responses,
             media=self._media,
             console=self._console,
-            jobs=self._jobs,
-            batches=self._batches,
+            keeping=self._keeping,
         )
 
     async def _open(self, word: str, edge: Edge, nursery: trio.Nursery, close: trio.Event) -> Address:
@@ -467,27 +477,6 @@ class Server:
                 f"choose another address with --{word}-address or --{word}-port"
             ) from None
         return host, port
-
-
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """What the edges need of files: TLS by the words of the services, and the keys of clients."""
-
-    tls: Mapping[str, ssl.SSLContext]
-    keys: KeysFile | None
-
-    @classmethod
-    def read(cls, settings: Settings) -> _Files:
-        """Blocks. Raises StartError."""
-        try:
-            tls = tls_contexts(settings)
-        except CertificateError as error:
-            raise StartError(str(error)) from None
-        try:
-            keys = None if settings.auth_keys_file is None else KeysFile(settings.auth_keys_file)
-        except ValueError as error:
-            raise StartError(f"--auth-keys-file: {error}") from None
-        return cls(tls, keys)
 
 
 @asynccontextmanager

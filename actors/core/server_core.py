@@ -88,6 +88,7 @@ class ServerCore:
         self._manager: ModelManager | None = None
         self._is_unready = False
         self._is_stopping = False
+        self._refuses = True  # some requests or all: until the models are loaded, and while the server stops
         self._finishes_sequences = False
         self._stop = trio.Event()
         self._metadata = server_metadata(settings.server_id)
@@ -116,7 +117,7 @@ class ServerCore:
         try:
             await manager.run(self._stop, task_status=task_status)
         finally:
-            self._is_unready = self._is_stopping = True
+            self._is_unready = self._is_stopping = self._refuses = True
             self._manager = None
             await resources.close()
 
@@ -127,7 +128,7 @@ class ServerCore:
     def stop(self, *, finishes_sequences: bool = False) -> None:
         """Refuse new work, finish what was accepted, then unload; `run` returns when that is done. With
         `finishes_sequences` open sequences go on to their end, for which `is_answered` has to be asked."""
-        self._is_unready = self._is_stopping = True
+        self._is_unready = self._is_stopping = self._refuses = True
         self._finishes_sequences = finishes_sequences
         self._stop_if_done()
 
@@ -209,7 +210,7 @@ class ServerCore:
 
     async def check_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
         self._refuse_if_unready()
-        return await self._running().find(name, version).check_ready()
+        return await self._find(name, version).check_ready()
 
     def is_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
         return self._find(name, version).is_ready
@@ -283,7 +284,7 @@ class ServerCore:
     def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> Submission:
         manager = self._manager
         try:
-            if manager is None or self._is_stopping:
+            if manager is None or self._refuses:
                 manager = self._taking(request)
             model = manager.table.find(request.model_name, request.model_version)
             if manager.residence is None:
@@ -348,17 +349,20 @@ class ServerCore:
             self._answered(key)
 
     def _taking(self, request: InferenceRequest) -> ModelManager:
-        """The models, if they take this request: while the server stops, only those of open sequences are taken.
+        """The models, if they take this request: none is taken before they are loaded, and while the server stops only
+        those of open sequences.
 
         Raises:
             Unavailable: they do not.
         """
         manager = self._manager
-        if manager is None or (
-            self._is_stopping
-            and not (self._finishes_sequences and not self._stop.is_set() and manager.continues_sequence(request))
+        if manager is None or not manager.is_started:
+            raise self._not_running()
+        if self._is_stopping and not (
+            self._finishes_sequences and not self._stop.is_set() and manager.continues_sequence(request)
         ):
             raise self._not_running()
+        self._refuses = self._is_stopping
         return manager
 
     async def _run_leased(self, request: InferenceRequest) -> InferenceResponse:
@@ -426,7 +430,8 @@ class ServerCore:
         return list(latest.values())
 
     def _find(self, name: str, version: int) -> Servable:
-        """A model that serves; while the server stops, that is the reason given and not that the model is gone."""
+        """A model that serves; while the server starts or stops, that is the reason given and not that the model is not
+        there yet, or gone."""
         manager = self._manager
         if manager is None:
             raise self._not_running()
@@ -434,6 +439,8 @@ class ServerCore:
             return manager.table.find(name, version)
         except NotFound:
             self._refuse_if_stopping()
+            if not manager.is_started:
+                raise self._not_running() from None
             raise
 
     def _running(self) -> ModelManager:

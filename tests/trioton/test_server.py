@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,12 @@ async def get(server: Server, path: str, *, service: str = "http") -> httpx.Resp
 def add_sub_request(model: str) -> InferenceRequest:
     row = np.ones((1, 16), np.float32)
     return InferenceRequest(model, [Tensor.from_numpy(name, row) for name in ("INPUT0", "INPUT1")])
+
+
+def assert_free(server: Server) -> None:
+    """What it has listened on can be had again."""
+    for address in server.addresses.values():
+        socket.create_server(address).close()
 
 
 def is_ready_over_grpc(address: str, model: str) -> bool:
@@ -194,12 +202,13 @@ async def test_what_was_accepted_is_answered_after_stop(tmp_path: Path) -> None:
 
 
 async def test_a_failed_model_fails_the_start(broken: Path) -> None:
-    """With the reason, and without a service ever having listened."""
+    """With the reason, and its services are closed again."""
     server = Server(settings(broken))
     with pytest.raises(StartError, match=r"failed to load all models \(bad: .*nonsense") as raised:
         await server.run()
     assert "--exit-on-error=false" in str(raised.value)
-    assert server.addresses == {}
+    assert not server.started.is_set()
+    assert_free(server)
 
 
 async def test_a_failed_model_can_be_tolerated(broken: Path) -> None:
@@ -230,8 +239,7 @@ async def test_a_port_that_is_taken(one: Path, word: str) -> None:
         server = Server(settings(one, **{f"{word}_port": port}))
         with pytest.raises(StartError, match=rf"{LOCAL}:{port} for .*: Address already in use; .*--{word}-port"):
             await server.run()
-    for host, opened in server.addresses.values():
-        socket.create_server((host, opened)).close()
+    assert_free(server)
 
 
 async def test_an_address_that_is_none(one: Path) -> None:
@@ -269,9 +277,49 @@ async def test_stop_while_loading_ends_the_server(one: Path, monkeypatch: pytest
         nursery.start_soon(server.run)
         await loading.wait()
         server.stop()
-    assert server.addresses == {}
+    assert_free(server)
 
 
 def test_addresses_as_text() -> None:
     assert address_text((LOCAL, 80)) == "127.0.0.1:80"
     assert address_text(("::1", 80)) == "[::1]:80"
+
+
+async def test_the_services_answer_while_models_load(one: Path, tmp_path: Path) -> None:
+    """Whoever watches sees that the server lives and is not ready; requests are refused until all models are loaded."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    add_model(one, "slow", f"open({str(gate)!r}).close()")
+    server = Server(settings(one, model_control_mode="explicit", load_model=("slow", "first")))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.run)
+        await server.listening.wait()
+        live, ready = [await get(server, f"/v2/health/{word}") for word in ("live", "ready")]
+        assert (live.status_code, live.json()) == (200, {"live": True})
+        assert (ready.status_code, ready.json()["ready"]) == (400, False)
+        assert (await get(server, "/metrics", service="metrics")).status_code == 200
+        with pytest.raises(Unavailable, match="Server not ready"):
+            await server.core.infer(add_sub_request("first"))
+        for model in ("slow", "absent"):
+            answer = await get(server, f"/v2/models/{model}/ready")
+            assert answer.status_code == 503, answer.text
+        nursery.start_soon(partial(trio.to_thread.run_sync, partial(gate.write_text, "")))  # waits until the model reads
+        await server.started.wait()
+        assert (await get(server, "/v2/health/ready")).json() == {"ready": True}
+        assert (await get(server, "/v2/models/absent/ready")).status_code == 404
+        await server.core.infer(add_sub_request("first"))
+        server.stop()
+
+
+def add_model(repository: Path, name: str, initialize: str) -> None:
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").write_text(
+        'backend: "python"\ninput [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
+        'output [ { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
+    )
+    (version / "model.py").write_text(
+        "class TritonPythonModel:\n"
+        f"    def initialize(self, args):\n        {initialize}\n"
+        "    def execute(self, requests):\n        return []\n"
+    )

@@ -12,7 +12,8 @@ from protocol.services import EdgeServices
 
 
 def jobs_of(services: EdgeServices) -> Jobs:
-    """Raises Unsupported where the server takes none."""
+    """Raises Unsupported where the server takes none, Unavailable where it takes none yet."""
+    services.keeping.check()
     if services.jobs is None:
         raise Unsupported("jobs need a place where they are kept: start the server with --jobs-store=<folder>")
     return services.jobs

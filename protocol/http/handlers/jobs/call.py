@@ -15,7 +15,8 @@ RETRY_AFTER = (b"retry-after", b"1")
 
 
 def jobs_of(request: HttpRequest) -> Jobs:
-    """Raises Unsupported where the server takes none."""
+    """Raises Unsupported where the server takes none, Unavailable where it takes none yet."""
+    request.services.keeping.check()
     jobs = request.services.jobs
     if jobs is None:
         raise Unsupported("jobs need a place where they are kept: start the server with --jobs-store=<folder>")

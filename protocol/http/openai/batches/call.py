@@ -22,7 +22,8 @@ _WRITTEN_AT_ONCE = 16
 
 
 def batches_of(request: HttpRequest) -> Batches:
-    """Raises NotServed where the server keeps none."""
+    """Raises NotServed where the server keeps none, Unavailable where it keeps none yet."""
+    request.services.keeping.check()
     batches = request.services.batches
     if batches is None:
         raise NotServed("files and batches need a place to be kept: start the server with --jobs-store=<folder>")

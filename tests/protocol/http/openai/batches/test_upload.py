@@ -15,6 +15,7 @@ import trio
 
 from protocol.http.app import HttpApp
 from protocol.http.settings import HttpSettings
+from protocol.jobs.keeping import JobKeeping
 from protocol.services import EdgeServices
 from tests.actors.jobs.batches.test_batches import Server, serving
 from tests.protocol.http.asgi import Exchange
@@ -36,7 +37,7 @@ SETTINGS = HttpSettings(host="127.0.0.1", port=0, max_file_size=1_000_000, linge
 @asynccontextmanager
 async def with_batches(folder: Path) -> AsyncIterator[tuple[Server, EdgeServices]]:
     async with serving(folder) as server:
-        yield server, replace(make_services(), batches=server.batches)
+        yield server, replace(make_services(), keeping=JobKeeping(batches=server.batches))
 
 
 async def check_kept(server: Server, answer: bytes) -> None:
