@@ -81,18 +81,19 @@ ROOMS: dict[str, dict[str, str]] = {
         "media": "errors outgoing",
         "metrics_text": "sync zipped",
         "open_connections": "",
+        "sequence_header": "errors messages",
         "services": (
             "access console core failures gen_ai jobs limits log media metrics_text open_connections responses "
             "server_settings shared_memory"
         ),
         "grpc": (
             "access core datatypes errors failures http2 jobs limits log messages open_connections origin proto quotas "
-            "reactor server_settings services shapes shared_memory sync zipped"
+            "reactor sequence_header server_settings services shapes shared_memory sync zipped"
         ),
         "http": (
             "access console core datatypes errors failures gen_ai http2 jobs limits log messages metrics_text "
-            "open_connections origin outgoing quotas reactor responses server_settings services shapes shared_memory "
-            "sync text zipped"
+            "open_connections origin outgoing quotas reactor responses sequence_header server_settings services shapes "
+            "shared_memory sync text zipped"
         ),
     },
     "protocol.http": {

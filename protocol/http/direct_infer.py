@@ -47,6 +47,7 @@ from protocol.origin import RequestTags
 from protocol.quotas.accounts import Account, Charge
 from protocol.reactor.drivers import the_poller
 from protocol.reactor.replies import PendingReply, Replies, describe_pending
+from protocol.sequence_header import SEQUENCE_HEADER, put_sequence_id
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ class DirectHead:
     client: ClientIds
     key_name: Callable[[], str]
     account: Account | None
+    sequence_id: str  # as its header has it
 
     @property
     def is_refused(self) -> bool:
@@ -187,6 +189,7 @@ class DirectInference:
             ClientIds.of(headers),
             partial(self._services.access.key_name, partial(header_text, headers)),
             account,
+            header_text(headers, SEQUENCE_HEADER) or "",
             head.raw_path,
         )
 
@@ -219,6 +222,8 @@ class DirectInference:
             )
             if decoded.placement is not None:
                 return None
+            if head.sequence_id:
+                put_sequence_id(decoded.request, head.sequence_id)
         except ServerError:
             return None
         inference = decoded.request

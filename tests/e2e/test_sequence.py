@@ -264,6 +264,35 @@ def test_ids_as_text_and_a_state_from_a_file(sequences: Client) -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "id", "header"), [("direct", 83, "83"), ("oldest", b"a/b", "a/b"), ("oldest", b"7", '"7"')]
+)
+def test_the_id_in_a_header(sequences: Client, model: str, id: int | bytes, header: str) -> None:
+    """It stands for the parameter, which may say the same beside it."""
+    headers = {"x-sequence-id": header}
+    own = id if isinstance(id, int) else id.decode()
+    named: dict[str, Any] = {"sequence_id": own}
+    for start, end, more in ((True, False, named), (False, False, {}), (False, True, named)):
+        answer = sequences.infer(model, pair(1), headers=headers, sequence_start=start, sequence_end=end, **more)
+        assert answer["ID"][0, 0] == id
+    with pytest.raises(InferenceServerException, match=r"disagree: got .* and '84'; leave one out") as raised:
+        sequences.infer(model, pair(1), headers=headers, sequence_id=84, sequence_start=True)
+    assert status_of(raised.value) == "INVALID_ARGUMENT"
+
+
+def test_the_id_in_the_metadata_of_a_stream(sequence_server: ServerProcess) -> None:
+    """It is that of all requests on the stream, but for those that name another: they fail, and the stream goes on."""
+    stream = StreamOf(sequence_server.addresses["grpc"], headers={"x-sequence-id": "85"})
+    stream.send("direct", pair(1), sequence_id=85, sequence_start=True)
+    stream.send("direct", pair(1), sequence_id=86, sequence_start=True)
+    stream.send("direct", pair(2))
+    assert stream.answer().as_numpy("OUTPUT")[0, 0] == 1
+    with pytest.raises(InferenceServerException, match="disagree"):
+        stream.answer()
+    assert stream.answer().as_numpy("OUTPUT")[0, 0] == 3
+    stream.close()
+
+
+@pytest.mark.parametrize(
     ("model", "more", "text"),
     [
         ("direct", {}, "must specify a non-zero or non-empty correlation ID"),
@@ -313,10 +342,10 @@ def test_a_sequence_that_falls_idle_is_over(sequences: Client) -> None:
 class StreamOf:
     """A gRPC stream on which requests leave without waiting for answers; these come in order."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, headers: dict[str, str] | None = None) -> None:
         self._client = Client("grpc", address)
         self._answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
-        self._client.raw.start_stream(lambda result, error: self._answers.put((result, error)))
+        self._client.raw.start_stream(lambda result, error: self._answers.put((result, error)), headers=headers)
 
     def send(self, model: str, inputs: dict[str, Array], **more: Any) -> None:
         self._client.raw.async_stream_infer(model, tensors(self._client.api, inputs), **more)

@@ -303,7 +303,9 @@ async def test_the_services_answer_while_models_load(one: Path, tmp_path: Path) 
         for model in ("slow", "absent"):
             answer = await get(server, f"/v2/models/{model}/ready")
             assert answer.status_code == 503, answer.text
-        nursery.start_soon(partial(trio.to_thread.run_sync, partial(gate.write_text, "")))  # waits until the model reads
+        nursery.start_soon(
+            partial(trio.to_thread.run_sync, partial(gate.write_text, ""))
+        )  # waits until the model reads
         await server.started.wait()
         assert (await get(server, "/v2/health/ready")).json() == {"ready": True}
         assert (await get(server, "/v2/models/absent/ready")).status_code == 404

@@ -14,6 +14,7 @@ from protocol.errors import InvalidArgument, PayloadTooLarge, ServerError, Unsup
 from protocol.grpc.call.compression import check_encoding
 from protocol.grpc.call.headers import Header, decode_timeout_seconds, error_response, header_size, refusal
 from protocol.log.request_ids import NO_IDS, ClientIds
+from protocol.sequence_header import SEQUENCE_HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,6 +31,7 @@ class RequestHead:
         limit: which limit refuses it, if it is one.
         error: what the refusal says, where it is a call of gRPC.
         client: the ids that the client gives.
+        sequence_id: as its metadata has it, empty without.
     """
 
     headers: Sequence[Header]
@@ -42,6 +44,7 @@ class RequestHead:
     limit: str | None = None
     error: ServerError | None = None
     client: ClientIds = NO_IDS
+    sequence_id: str = ""
 
 
 def read_head(
@@ -71,7 +74,10 @@ def read_head(
         response = error_response(error, method)
         return RequestHead(headers, method, refusal=response, limit=limit, error=error, client=client)
     is_direct = method == direct_method
-    return RequestHead(headers, method, handler, seconds, encoding, is_direct=is_direct, client=client)
+    sequence_id = fields.get(SEQUENCE_HEADER_BYTES, b"").decode("latin-1")
+    return RequestHead(
+        headers, method, handler, seconds, encoding, is_direct=is_direct, client=client, sequence_id=sequence_id
+    )
 
 
 def malformed_head(reason: str) -> RequestHead:

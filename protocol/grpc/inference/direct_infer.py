@@ -32,6 +32,7 @@ from protocol.log.request_ids import NO_IDS, RequestIds
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse
 from protocol.origin import RequestTags
 from protocol.reactor.replies import PendingReply, Replies, describe_pending
+from protocol.sequence_header import put_sequence_id
 from protocol.services import EdgeServices
 from protocol.shared_memory.lease import Lease
 from protocol.shared_memory.placement import PlacedRequest, Placement
@@ -131,6 +132,8 @@ class DirectInfer:
         try:
             decoded = self._templates.decode(self._templates.read(message), message)
             request, placement = decoded.request, decoded.placement
+            if head.sequence_id:
+                put_sequence_id(request, head.sequence_id)
             if placement is not None and not self._has_placed(call, request, placement):
                 return None
         except Exception:  # the task meets it again, and answers with it

@@ -21,6 +21,7 @@ from protocol.log.tags import of_call
 from protocol.origin import Origin
 from protocol.quotas.accounts import Charge
 from protocol.quotas.quota import Unit
+from protocol.sequence_header import SEQUENCE_HEADER, put_sequence_id
 from protocol.server_settings import Trace
 from protocol.services import EdgeServices
 from protocol.shared_memory.placement import PlacedRequest
@@ -31,13 +32,14 @@ NOT_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transactio
 class InferCall:
     """One call, and what its headers mean for each request in it."""
 
-    __slots__ = ("_forwarded", "_services", "_stream", "_templates")
+    __slots__ = ("_forwarded", "_sequence_id", "_services", "_stream", "_templates")
 
     def __init__(self, services: EdgeServices, templates: RequestTemplates, stream: Stream) -> None:
         self._services = services
         self._templates = templates
         self._stream = stream
         self._forwarded: Mapping[str, str] | None = None
+        self._sequence_id = stream.header(SEQUENCE_HEADER) or ""
 
     def trace(self, model: str, waiting_ns: int, read_ns: int) -> Trace | None:
         """A trace of the request, if it is its turn; whoever asks has to end it.
@@ -62,7 +64,7 @@ class InferCall:
         """The request that was read from the data, with the parameters that the call's headers make.
 
         Raises:
-            InvalidArgument: the request is wrong, or a header has a reserved name.
+            InvalidArgument: the request is wrong, a header has a reserved name, or names another sequence.
         """
         decoded = self._templates.decode(read, data)
         forwarding = self._services.forwarding
@@ -70,6 +72,8 @@ class InferCall:
             if self._forwarded is None:
                 self._forwarded = forwarding.parameters(self._stream.forwardable_headers())
             put_over(decoded.request.parameters, self._forwarded)
+        if self._sequence_id:
+            put_sequence_id(decoded.request, self._sequence_id)
         decoded.request.trace = trace
         decoded.request.origin = origin
         return decoded

@@ -23,6 +23,7 @@ from protocol.http.codec.raw_request import decode_raw_request
 from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
 from protocol.http.reply import Reply
 from protocol.messages import InferenceRequest, InferenceResponse
+from protocol.sequence_header import SEQUENCE_HEADER_BYTES, put_sequence_id
 from protocol.shared_memory.placement import PlacedRequest, Placement
 
 
@@ -43,6 +44,7 @@ async def infer(request: HttpRequest) -> Reply:
     inference.charge = request.charge
     if not request.services.forwarding.is_empty:
         forward_headers(request, inference)
+    name_sequence(request, inference)
     try:
         if decoded.placement is None:
             response = await request.services.core.infer(inference)
@@ -125,6 +127,12 @@ def forward_headers(request: HttpRequest, inference: InferenceRequest) -> None:
     """Make parameters of the headers that are to be."""
     headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.sent_headers)
     put_over(inference.parameters, request.services.forwarding.parameters(headers))
+
+
+def name_sequence(request: HttpRequest, inference: InferenceRequest) -> None:
+    """Take the sequence's id from its header, if that is there. Raises InvalidArgument."""
+    if (given := request.headers.get(SEQUENCE_HEADER_BYTES)) is not None:
+        put_sequence_id(inference, given.decode("latin-1"))
 
 
 async def _infer_placed(request: HttpRequest, inference: InferenceRequest, placement: Placement) -> InferenceResponse:

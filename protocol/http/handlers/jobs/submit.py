@@ -116,6 +116,7 @@ async def _infer_item(request: HttpRequest) -> NewItem:
     inference = decoded.request
     if not request.services.forwarding.is_empty:
         inference_handler.forward_headers(request, inference)
+    inference_handler.name_sequence(request, inference)
     refuse_placement(decoded.placement)
     _check(request, inference)
     encoding = decoded.encoding
