@@ -6,6 +6,7 @@ Names and units are Triton's where it has the flag; times are in milliseconds.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from protocol.access.forwarding import HeaderForwarding
 from protocol.access.restricted import HTTP_API, Restriction
 from protocol.http.settings import ConnectionLimits, HttpSettings
 from protocol.reactor.tls import TlsFiles
-from trioton.edge_flags import EdgeFlags, check_restrictions, refuse_files_without_tls
-from trioton.flags import STRING, UsageError, repeatable, switch
+from trioton.edge_flags import MILLISECONDS, EdgeFlags, check_restrictions, refuse_files_without_tls
+from trioton.flags import STRING, UsageError, flag, integer, repeatable, switch
 
 HTTP = "HTTP"
 
@@ -55,6 +56,14 @@ class HttpFlags:
     )
     http_max_requests_per_connection: int = _edge.count(
         0, "After so many requests a connection ends, and its client opens a new one; 0 is never.", minimum=0
+    )
+    http_max_connection_age: int | None = flag(
+        None,
+        integer(1),
+        group=HTTP,
+        metavar=MILLISECONDS,
+        help="After so long, give or take a tenth, a connection ends behind its next response, and its client opens a "
+        "new one. Where absent, never.",
     )
     http_max_stream_resets: int = _edge.count(
         200, "The most requests in a second that a client may open on an HTTP/2 connection only to give them up."
@@ -119,6 +128,9 @@ class HttpFlags:
                 max_header_size=self.http_max_header_size,
                 max_concurrent_streams=self.http_max_concurrent_streams,
                 max_requests_per_connection=self.http_max_requests_per_connection,
+                max_connection_age=math.inf
+                if self.http_max_connection_age is None
+                else self.http_max_connection_age / 1000,
                 max_stream_resets=self.http_max_stream_resets,
                 max_control_frames=self.http_max_control_frames,
                 header_timeout=self.http_header_timeout / 1000,

@@ -6,6 +6,7 @@ the client's first bytes (prior knowledge), or with a request that asks for it (
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import trio
@@ -41,8 +42,17 @@ class Served:
 
 
 class Connection:
-    def __init__(self, served: Served, stream: trio.SocketStream | trio.SSLStream[trio.SocketStream]) -> None:
+    """One client's. At `retires_at` (seconds of Trio's clock) it is as old as it may become."""
+
+    def __init__(
+        self,
+        served: Served,
+        stream: trio.SocketStream | trio.SSLStream[trio.SocketStream],
+        retires_at: float = math.inf,
+    ) -> None:
         self._served = served
+        self._retires_at = retires_at
+        self._retired: Http1 | Http2Connection | UpgradedConnection | None = None
         self._is_tls = isinstance(stream, trio.SSLStream)
         self.wire: Wire = TlsWire(stream) if isinstance(stream, trio.SSLStream) else PlainWire(stream)
         self._running = trio.CancelScope()
@@ -118,6 +128,20 @@ class Connection:
         """End a wait that has exceeded its timeout."""
         if self._protocol is not None:
             self._protocol.check_time(now)
+
+    def is_to_retire(self, now: float) -> bool:
+        """Whether it has become too old, and was not told so in its present version of HTTP."""
+        return now >= self._retires_at and self._protocol is not self._retired
+
+    async def retire(self) -> None:
+        """Have the client open another connection for its next requests, without losing one that it has sent: over
+        HTTP/1 the next response says `connection: close`, over HTTP/2 there is a GOAWAY. `run` returns then. May wait
+        for the client to read."""
+        self._retired = protocol = self._protocol
+        if isinstance(protocol, Http1):
+            protocol.retire()
+        elif protocol is not None:
+            await protocol.drain()
 
     def leave(self) -> None:
         """The server stops: over HTTP/1 the next response says `connection: close`."""

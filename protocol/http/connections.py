@@ -7,6 +7,7 @@ only. Cancelling closes the sockets.
 from __future__ import annotations
 
 import logging
+import random
 import socket
 import ssl
 import sys
@@ -162,7 +163,8 @@ class ConnectionServer:
             return
         with suppress(OSError):  # gone already
             transport.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection = Connection(self._served, transport if self._tls is None else server_stream(transport, self._tls))
+        stream = transport if self._tls is None else server_stream(transport, self._tls)
+        connection = Connection(self._served, stream, self._end_of_age())
         self._connections.add(connection)
         if self.is_leaving:
             connection.leave()
@@ -204,18 +206,32 @@ class ConnectionServer:
             await connection.end()
 
     async def check_times(self) -> None:
-        """Check the timeouts of all connections periodically. A wait ends at most a quarter of its timeout too late."""
+        """Check the timeouts of all connections periodically, and their age. A wait ends at most a quarter of its
+        timeout too late."""
         period = min(LOOK_SECONDS, self._limits.idle_timeout / 4, self._limits.header_timeout / 4)
-        while True:
-            while not self._connections:
-                await self._opened.wait()
-            await trio.sleep(period)
-            now = trio.current_time()
-            for connection in [*self._connections]:
-                try:
-                    connection.check_time(now)
-                except Exception as error:
-                    self._fail(connection, error)
+        async with trio.open_nursery() as retiring:
+            while True:
+                while not self._connections:
+                    await self._opened.wait()
+                await trio.sleep(period)
+                now = trio.current_time()
+                for connection in [*self._connections]:
+                    try:
+                        connection.check_time(now)
+                    except Exception as error:
+                        self._fail(connection, error)
+                    if connection.is_to_retire(now):
+                        retiring.start_soon(self._retire, connection)
+
+    def _end_of_age(self) -> float:
+        """Spread, so that connections which began together do not end together (gRPC: 0.9 to 1.1)."""
+        return trio.current_time() + self._limits.max_connection_age * random.uniform(0.9, 1.1)
+
+    async def _retire(self, connection: Connection) -> None:
+        try:
+            await connection.retire()
+        except Exception as error:
+            self._fail(connection, error)
 
     def _fail(self, connection: Connection, error: Exception) -> None:
         self._failures.note("timer", error, "an HTTP connection could not be looked after, and ends")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ class ConnectionLimits:
             connection.
         max_control_frames: frames in a second that carry nothing of a request, and requests that are too many; one
             more ends the connection.
+        max_connection_age: seconds, give or take a tenth, after which a connection takes no more requests than its
+            client has sent by then, and over HTTP/1 one more.
         header_timeout: seconds that the headers of a request may take once they have begun; then 408. Also what a TLS
             handshake may take.
         idle_timeout: seconds that a connection may sit without a request.
@@ -44,6 +47,7 @@ class ConnectionLimits:
     max_header_size: int = 64 * 1024
     max_concurrent_streams: int = 128
     max_requests_per_connection: int = 0
+    max_connection_age: float = math.inf
     max_stream_resets: int = 200
     max_control_frames: int = 1000
     header_timeout: float = 20.0

@@ -110,6 +110,10 @@ class Http1:
             else:
                 self._watching.wake()
 
+    def retire(self) -> None:
+        """Say in the next answer that it is the last one, and wait for its request as ever."""
+        self.protocol.closes = True
+
     def leave(self) -> None:
         """The server stops: say in the next answer that it is the last one, and let `run` return behind it, or when no
         request has come for `LEAVE_SECONDS`."""
