@@ -82,18 +82,19 @@ ROOMS: dict[str, dict[str, str]] = {
         "metrics_text": "sync zipped",
         "open_connections": "",
         "sequence_header": "errors messages",
+        "load_report": "",
         "services": (
             "access console core failures gen_ai jobs limits log media metrics_text open_connections responses "
             "server_settings shared_memory"
         ),
         "grpc": (
-            "access core datatypes errors failures http2 jobs limits log messages open_connections origin proto quotas "
-            "reactor sequence_header server_settings services shapes shared_memory sync zipped"
+            "access core datatypes errors failures http2 jobs limits load_report log messages open_connections origin "
+            "proto quotas reactor sequence_header server_settings services shapes shared_memory sync zipped"
         ),
         "http": (
-            "access console core datatypes errors failures gen_ai http2 jobs limits log messages metrics_text "
-            "open_connections origin outgoing quotas reactor responses sequence_header server_settings services shapes "
-            "shared_memory sync text zipped"
+            "access console core datatypes errors failures gen_ai http2 jobs limits load_report log messages "
+            "metrics_text open_connections origin outgoing quotas reactor responses sequence_header server_settings "
+            "services shapes shared_memory sync text zipped"
         ),
     },
     "protocol.http": {

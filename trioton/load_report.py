@@ -1,7 +1,8 @@
-"""Load report (ORCA): how full the key-value cache of a language model is, and how many requests wait for it.
+"""Load report (ORCA): how many requests a model has and how many of them wait, and how full the key-value cache of a
+language model is.
 
-Flow: custom metrics of engines and models → [load report] → `protocol.http.handlers.load_report` → header of a
-response. Source: Triton's ORCA headers; those of vLLM's server.
+Flow: the core, and custom metrics of engines and models → [load report] → `protocol.load_report` → header or trailer
+of a response. Source: Triton's ORCA headers; those of vLLM's server.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import TypeAlias
 
+from actors.core.server_core import ServerCore
 from actors.metrics.custom import CustomMetrics
 from backends.engines.metrics.families import CACHE_INFO, CACHE_USAGE, WAITING
+from protocol.load_report import UTILIZATION
 
 # TensorRT-LLM's, which a model of its own makes.
 FAMILY = "nv_trt_llm_kv_cache_block_metrics"
@@ -21,9 +24,23 @@ _LABEL = "kv_cache_block_type"
 Report: TypeAlias = Mapping[str, float]
 
 
-def load_report(metrics: CustomMetrics, model: str) -> Report:
-    """Figures of a model; empty where no model tells. Of one that has none itself, as an ensemble, the fullest model
-    speaks: a balancer asks whether there is room."""
+def load_report(core: ServerCore, model: str) -> Report:
+    """Figures of a model: those of its cache, and of its requests."""
+    cache = cache_report(core.custom_metrics, model)
+    load = core.load_of(model)
+    waiting = core.waiting_for(model)
+    utilization = {}
+    if load.capacity:
+        utilization[UTILIZATION] = load.in_flight / load.capacity
+    elif cache:
+        utilization[UTILIZATION] = _usage(cache)
+    requests = {"num_requests_running": max(0, load.in_flight - waiting), "num_requests_waiting": waiting}
+    return {**cache, **{name: value for name, value in requests.items() if name not in cache}, **utilization}
+
+
+def cache_report(metrics: CustomMetrics, model: str) -> Report:
+    """Figures of a model's cache; empty where no model tells. Of one that has none itself, as an ensemble, the fullest
+    model speaks: a balancer asks whether there is room."""
     reports = {**_reports_of_blocks(metrics), **_reports_of_engines(metrics)}
     return reports.get(model) or max(reports.values(), key=_usage, default={})
 

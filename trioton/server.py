@@ -454,7 +454,7 @@ class Server:
             leaving=self._leaving,
             metrics=self._metrics_text,
             connections=self._connections,
-            load_report=partial(load_report, self.core.custom_metrics),
+            load_report=partial(load_report, self.core),
             addresses=self.addresses,
             failures=self._failures,
             failure_log=self._failure_log,

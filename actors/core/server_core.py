@@ -185,6 +185,12 @@ class ServerCore:
         instances = sum(group.count for group in model.config.instance_group)
         return ModelLoad(in_flight, instances * max(model.config.max_batch_size, 1))
 
+    def waiting_for(self, name: str) -> int:
+        """How many requests wait in the queues of a model's versions."""
+        manager = self._manager
+        entry = None if manager is None else manager.table.find_entry(name)
+        return 0 if entry is None else sum(model.pending_count for model in entry.models)
+
     def lowest_priority(self, name: str, version: int = LATEST_VERSION) -> int:
         """The last of a model's priority levels; 0 where it has none. Raises as `is_decoupled`."""
         batching = self._find(name, version).config.dynamic_batching

@@ -36,6 +36,7 @@ from protocol.http.handlers.infer import decoupled, encode, encode_at_once
 from protocol.http.handlers.jobs.submit import infer_or_job
 from protocol.http.head import Head
 from protocol.http.reply import Reply
+from protocol.load_report import FORMAT_HEADER
 from protocol.log.access_log import Ended
 from protocol.log.access_record import AccessRecord
 from protocol.log.call_origin import call_tags
@@ -161,6 +162,7 @@ class DirectInference:
             or head.expects_continue
             or not head.keeps_alive
             or b"content-encoding" in headers
+            or FORMAT_HEADER in headers
             or (b"prefer" in headers and self._services.jobs is not None)
             or not self._services.forwarding.is_empty
         ):

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import grpc  # type: ignore[import-untyped]  # ships no types
 import httpx
+import numpy as np
 import pytest
+import trio
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from actors.metrics.custom import CustomMetrics
 from backends.engines.metrics.engine import EngineMetrics
 from backends.engines.metrics.metric_set import MetricSet
 from backends.engines.worker.trioton_engine.engine import EngineInfo, Stats
 from tests.backends.engines.models import write_model
-from tests.e2e.repository import add_types
+from tests.e2e.repository import add_add_sub, add_types
 from tests.trioton.test_server import settings
-from trioton.load_report import FAMILY, load_report
+from trioton.load_report import FAMILY, cache_report
 from trioton.metrics.custom import is_own_name
-from trioton.server import open_server
+from trioton.server import address_text, open_server
 
 Blocks = dict[str, float]
 
 FULL: Blocks = {"used": 30, "max": 40, "tokens_per": 64, "free": 10}
 FULL_REPORT = {"kv_cache_utilization": 0.75, "max_token_capacity": 2560}
+INPUTS = ("INPUT0", "INPUT1")
 JSON = {"endpoint-load-metrics-format": "json"}
 
 
@@ -54,14 +60,14 @@ def test_the_report_of_tensorrt_llm(models: dict[str, Blocks], expected: dict[st
     metrics = CustomMetrics(is_own_name)
     for model, blocks in models.items():
         add_blocks(metrics, model, blocks)
-    assert load_report(metrics, "m") == expected
+    assert cache_report(metrics, "m") == expected
 
 
 def test_the_fullest_version_speaks() -> None:
     metrics = CustomMetrics()
     for version, used in (("1", 3), ("2", 30), ("3", 20)):
         add_blocks(metrics, "m", {**FULL, "used": used}, version)
-    assert load_report(metrics, "m") == FULL_REPORT
+    assert cache_report(metrics, "m") == FULL_REPORT
 
 
 def test_the_report_of_an_engine() -> None:
@@ -71,14 +77,14 @@ def test_the_report_of_an_engine() -> None:
     add_engine(metrics, "m", Stats(0, 0, 0.25, 32, 16), engine="1")
     add_engine(metrics, "other", Stats(1, 7, 1.0))
     add_blocks(metrics, "third", FULL)
-    assert load_report(metrics, "m") == {
+    assert cache_report(metrics, "m") == {
         "kv_cache_utilization": 0.375,
         "max_token_capacity": 96 * 16,
         "num_requests_waiting": 4,
         "kv_cache_usage_perc": 0.375,
     }
-    assert load_report(metrics, "other") == {"num_requests_waiting": 7, "kv_cache_usage_perc": 1.0}
-    assert load_report(metrics, "an ensemble of them") == load_report(metrics, "other")
+    assert cache_report(metrics, "other") == {"num_requests_waiting": 7, "kv_cache_usage_perc": 1.0}
+    assert cache_report(metrics, "an ensemble of them") == cache_report(metrics, "other")
 
 
 @pytest.mark.slow
@@ -89,11 +95,12 @@ async def test_a_server_reports_what_its_metrics_show(tmp_path: Path) -> None:
         url = f"http://{host}:{port}/v2/models/echo/generate"
         response = await client.post(url, json={"IN_BYTES": "hi"}, headers=JSON)
         assert response.status_code == 200
-        assert "endpoint-load-metrics" not in response.headers
+        requests = '"num_requests_running":0,"num_requests_waiting":0},"application_utilization":0.0}'
+        assert response.headers["endpoint-load-metrics"] == f'JSON {{"named_metrics":{{{requests}'
         add_blocks(server.core.custom_metrics, "echo", FULL)
         response = await client.post(url, json={"IN_BYTES": "hi"}, headers=JSON)
         assert response.headers["endpoint-load-metrics"] == (
-            'JSON {"named_metrics":{"kv_cache_utilization":0.75,"max_token_capacity":2560}}'
+            f'JSON {{"named_metrics":{{"kv_cache_utilization":0.75,"max_token_capacity":2560,{requests}'
         )
         host, port = server.addresses["metrics"]
         assert f'{FAMILY}{{kv_cache_block_type="used"' in (await client.get(f"http://{host}:{port}/metrics")).text
@@ -128,4 +135,44 @@ async def test_an_engine_reports_on_each_route(tmp_path: Path) -> None:
                     "max_token_capacity",
                     "num_requests_waiting",
                     "kv_cache_usage_perc",
+                    "num_requests_running",
+                    "application_utilization",
                 ]
+
+
+@pytest.mark.slow
+async def test_every_model_reports_on_every_protocol(tmp_path: Path) -> None:
+    """Over HTTP with the response, over gRPC behind it, of single calls and of streams."""
+    add_add_sub(tmp_path / "first", versions=(1,))
+    async with open_server(settings(tmp_path)) as server, httpx.AsyncClient() as client:
+        address = address_text(server.addresses["grpc"])
+        for form, start in (("json", "JSON {"), ("text", "TEXT named_metrics.num_requests_running=0"), ("bin", "BIN ")):
+            body = {"inputs": [{**ONES, "name": name} for name in INPUTS]}
+            url = f"http://{address_text(server.addresses['http'])}/v2/models/first/infer"
+            response = await client.post(url, json=body, headers={"endpoint-load-metrics-format": form})
+            assert response.headers["endpoint-load-metrics"].startswith(start), response.text
+            unary, streamed = await trio.to_thread.run_sync(grpc_trailers, address, form)
+            assert unary == streamed
+            if form != "bin":  # that gRPC's own library keeps to itself
+                assert str(unary["endpoint-load-metrics"]).startswith(start)
+        assert await trio.to_thread.run_sync(grpc_trailers, address, "") == ({}, {})
+
+
+ONES = {"datatype": "FP32", "shape": [1, 16], "data": [1.0] * 16}
+
+
+def grpc_trailers(address: str, form: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What grpcio is told of load behind a call, and behind a stream."""
+    tensors = [service_pb2.ModelInferRequest.InferInputTensor(name=n, datatype="FP32", shape=[1, 16]) for n in INPUTS]
+    request = service_pb2.ModelInferRequest(
+        model_name="first", inputs=tensors, raw_input_contents=[np.ones(16, np.float32).tobytes()] * 2
+    )
+    metadata = [("endpoint-load-metrics-format", form)] if form else []
+    with grpc.insecure_channel(address) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        _, call = stub.ModelInfer.with_call(request, metadata=metadata)
+        stream = stub.ModelStreamInfer(iter([request]), metadata=metadata)
+        assert len(list(stream)) == 1
+        found = [dict(each.trailing_metadata()) for each in (call, stream)]
+    unary, streamed = [{key: value for key, value in each.items() if key.startswith("endpoint-")} for each in found]
+    return unary, streamed

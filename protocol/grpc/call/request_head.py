@@ -13,6 +13,7 @@ from grpclib.const import Handler
 from protocol.errors import InvalidArgument, PayloadTooLarge, ServerError, Unsupported
 from protocol.grpc.call.compression import check_encoding
 from protocol.grpc.call.headers import Header, decode_timeout_seconds, error_response, header_size, refusal
+from protocol.load_report import FORMAT_HEADER
 from protocol.log.request_ids import NO_IDS, ClientIds
 from protocol.sequence_header import SEQUENCE_HEADER_BYTES
 
@@ -73,7 +74,7 @@ def read_head(
         limit = "max_header_size" if isinstance(error, PayloadTooLarge) else None
         response = error_response(error, method)
         return RequestHead(headers, method, refusal=response, limit=limit, error=error, client=client)
-    is_direct = method == direct_method
+    is_direct = method == direct_method and FORMAT_HEADER not in fields
     sequence_id = fields.get(SEQUENCE_HEADER_BYTES, b"").decode("latin-1")
     return RequestHead(
         headers, method, handler, seconds, encoding, is_direct=is_direct, client=client, sequence_id=sequence_id

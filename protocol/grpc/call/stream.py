@@ -67,6 +67,7 @@ class Stream(StreamIterator[Any]):
         record: what is measured of it for the access log.
         is_unlogged: it has no line there itself: each request in it has one.
         has_returned: its handler has, with `failure` if that is not None.
+        more_trailers: what is told behind a response that has succeeded.
         bytes_in, bytes_out: of its messages.
     """
 
@@ -98,6 +99,7 @@ class Stream(StreamIterator[Any]):
         self.is_unlogged = False
         self.has_returned = False
         self.failure: Exception | None = None
+        self.more_trailers: Callable[[], Sequence[Header]] | None = None
         self.bytes_in = self.bytes_out = 0
         self.started_ns = time.monotonic_ns()
         # By the head alone: a cycle would keep the response until it is collected.

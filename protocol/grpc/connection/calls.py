@@ -291,7 +291,8 @@ class Calls:
                     self._note_failure(stream, error)
                 return error_trailers(error, stream.method, of_call(stream.origin))
         stream.has_returned = not stream.is_closed
-        return OK_TRAILERS
+        more = stream.more_trailers
+        return OK_TRAILERS if more is None else (*OK_TRAILERS, *more())
 
     def _note_failure(self, stream: Stream, error: Exception) -> None:
         note_failure(self._shared.failure_log, stream.method, error, stream.describe)

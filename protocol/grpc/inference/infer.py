@@ -15,6 +15,7 @@ from protocol.grpc.call.framing import Message
 from protocol.grpc.call.stream import Stream
 from protocol.grpc.codec.infer import DecodedRequest, encode_response
 from protocol.grpc.codec.request_templates import ReadRequest, RequestTemplates
+from protocol.load_report import FORMAT_HEADER, load_report_trailers
 from protocol.log.access_record import AccessRecord
 from protocol.log.failure_log import FailedRequest
 from protocol.log.tags import of_call
@@ -32,7 +33,7 @@ NOT_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transactio
 class InferCall:
     """One call, and what its headers mean for each request in it."""
 
-    __slots__ = ("_forwarded", "_sequence_id", "_services", "_stream", "_templates")
+    __slots__ = ("_forwarded", "_load_format", "_sequence_id", "_services", "_stream", "_templates")
 
     def __init__(self, services: EdgeServices, templates: RequestTemplates, stream: Stream) -> None:
         self._services = services
@@ -40,6 +41,7 @@ class InferCall:
         self._stream = stream
         self._forwarded: Mapping[str, str] | None = None
         self._sequence_id = stream.header(SEQUENCE_HEADER) or ""
+        self._load_format = (stream.header(FORMAT_HEADER.decode()) or "").encode()
 
     def trace(self, model: str, waiting_ns: int, read_ns: int) -> Trace | None:
         """A trace of the request, if it is its turn; whoever asks has to end it.
@@ -74,6 +76,10 @@ class InferCall:
             put_over(decoded.request.parameters, self._forwarded)
         if self._sequence_id:
             put_sequence_id(decoded.request, self._sequence_id)
+        if self._load_format:
+            self._stream.more_trailers = partial(
+                load_report_trailers, self._load_format, self._services.load_report, decoded.request.model_name
+            )
         decoded.request.trace = trace
         decoded.request.origin = origin
         return decoded

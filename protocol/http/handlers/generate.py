@@ -17,8 +17,8 @@ from protocol.http.codec.generate import decode_generate_request, encode_generat
 from protocol.http.errors import error_reply, name_reply
 from protocol.http.exchange import JSON_IN_THREAD_ABOVE, BodyWriter, HttpRequest
 from protocol.http.handlers.failed_request import describe
-from protocol.http.handlers.load_report import load_report_headers
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
+from protocol.load_report import load_report_headers
 from protocol.log.request_ids import REQUEST_ID
 from protocol.log.tags import of_call
 from protocol.messages import InferenceRequest, InferenceResponse

@@ -22,6 +22,7 @@ from protocol.http.codec.infer import (
 from protocol.http.codec.raw_request import decode_raw_request
 from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
 from protocol.http.reply import Reply
+from protocol.load_report import load_report_headers
 from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.sequence_header import SEQUENCE_HEADER_BYTES, put_sequence_id
 from protocol.shared_memory.placement import PlacedRequest, Placement
@@ -52,7 +53,10 @@ async def infer(request: HttpRequest) -> Reply:
             response = await _infer_placed(request, inference, decoded.placement)
     except Decoupled:
         raise decoupled() from None
-    return await encode(response, decoded.encoding, request.headers.get(b"accept-encoding"))
+    reply = await encode(response, decoded.encoding, request.headers.get(b"accept-encoding"))
+    if more := load_report_headers(request.headers, request.services.load_report, name):
+        reply.headers = (*reply.headers, *more)
+    return reply
 
 
 async def encode(response: InferenceResponse, encoding: OutputEncoding, accepted: bytes | None) -> Reply:

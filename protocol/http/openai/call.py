@@ -12,7 +12,6 @@ from typing import TypeVar
 import msgspec
 
 from protocol.http.exchange import HttpRequest, header_text
-from protocol.http.handlers.load_report import load_report_headers
 from protocol.http.openai.codec.reading import BodyReader
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.limit_headers import limit_headers
@@ -21,6 +20,7 @@ from protocol.http.openai.streams.streaming import stream_events
 from protocol.http.openai.targets import Target, find_target
 from protocol.http.openai.threads import LARGE_ABOVE, in_thread
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
+from protocol.load_report import load_report_headers
 from protocol.log.request_ids import REQUEST_ID
 from protocol.messages import InferenceRequest
 from protocol.quotas.quota import Unit

@@ -1,10 +1,12 @@
-"""Load reports: the header alone, and on the responses of the generate extension, also over real HTTP."""
+"""Load reports: the header alone, and on responses to inference and the generate extension, also over real HTTP."""
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import math
+import struct
 from collections.abc import Mapping
 
 import httpx
@@ -13,9 +15,9 @@ import trio
 
 from protocol.core import TensorMetadata
 from protocol.http.app import HttpApp
-from protocol.http.handlers.load_report import load_report_headers
 from protocol.http.server import serve_http
 from protocol.http.settings import HttpSettings
+from protocol.load_report import load_report_headers, load_report_trailers
 from tests.protocol.http.asgi import call
 from tests.protocol.http.fake_core import FakeCore
 from tests.protocol.http.fake_services import make_services
@@ -84,9 +86,34 @@ async def test_generate_responses_carry_it(path: str, wanted: str | None, header
         stop.set()
 
 
-async def test_other_responses_do_not() -> None:
+async def test_so_do_responses_to_inference() -> None:
     app = HttpApp(make_services(make_core(), load_report=report), HttpSettings())
     body = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["hi"]}]}
     answer = await call(app, "POST", "/v2/models/echo/infer", json.dumps(body).encode(), {FORMAT: "text"})
     assert answer.status == 200
-    assert "endpoint-load-metrics" not in answer.headers
+    assert answer.headers["endpoint-load-metrics"] == AS_TEXT
+
+
+def test_the_binary_form() -> None:
+    """An OrcaLoadReport, read field by field as protocol buffers have them."""
+    figures = {"waiting": 3, "application_utilization": 0.5}
+    ((name, value),) = load_report_headers({FORMAT.encode(): b"bin"}, lambda model: figures, "echo")
+    word, _, coded = value.partition(b" ")
+    message = base64.b64decode(coded)
+    assert (name, word) == (b"endpoint-load-metrics", b"BIN")
+    expected = b"\x0a\x07waiting\x11" + struct.pack("<d", 3)
+    assert message == b"\x42" + bytes((len(expected),)) + expected + b"\x49" + struct.pack("<d", 0.5)
+    ((trailer, value),) = load_report_trailers(b"bin", lambda model: figures, "echo")
+    assert trailer == b"endpoint-load-metrics-bin"
+    assert base64.b64decode(value + b"=" * (-len(value) % 4)) == message
+
+
+def test_the_utilization_is_no_named_metric() -> None:
+    figures = {"application_utilization": 0.5, "waiting": 3}
+    for wanted, text in (
+        (b"text", b"TEXT application_utilization=0.5, named_metrics.waiting=3"),
+        (b"json", b'JSON {"named_metrics":{"waiting":3},"application_utilization":0.5}'),
+    ):
+        assert load_report_trailers(wanted, lambda model: figures, "echo") == ((b"endpoint-load-metrics", text),)
+    assert load_report_trailers(b"xml", lambda model: figures, "echo") == ()
+    assert load_report_trailers(b"bin", lambda model: {}, "echo") == ()
