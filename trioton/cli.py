@@ -15,9 +15,20 @@ from functools import partial
 from pathlib import Path
 
 from repository.stores.urls import StoreUrl
+from trioton.config_file import CONFIG_FLAG, read_config_file
 from trioton.debug_delays import debug_delays
 from trioton.demo_flags import DemoSettings
-from trioton.flags import Flag, UsageError, flag, read_arguments, read_environment, read_words, rows
+from trioton.flags import (
+    PATH,
+    Flag,
+    UsageError,
+    filesystem_path,
+    flag,
+    read_arguments,
+    read_environment,
+    read_words,
+    rows,
+)
 from trioton.folders import folder_of_word, served_folder
 from trioton.help import ALL, USAGE_OF_FLAGS, command_help, overview
 from trioton.openai_flags import OPENAI
@@ -41,6 +52,13 @@ class ServeFlags:
 
     served_model_name: str = flag(
         "", str, group=SERVER, metavar="<name>", help="The name of the model in a folder; where absent, the folder's."
+    )
+    config: Path | None = flag(  # noqa: RUF009 (a field, as its neighbours)
+        None,
+        filesystem_path,
+        group=SERVER,
+        metavar=PATH,
+        help="A TOML file with flags by their names; the environment and the command line win over it.",
     )
 
 
@@ -93,8 +111,9 @@ def exit_code(usage: str, run: Callable[[], int]) -> int:
 def settings_from(
     arguments: Sequence[str], environment: Mapping[str, str], defaults: Mapping[str, object] = NO_DEFAULTS
 ) -> Settings:
-    """A server's settings from words and environment; flags win, and `defaults` stand in for what is not given. Words
-    that are no flags are model repositories, or folders of language models.
+    """A server's settings from words, environment and the file that either names; flags win over the environment, that
+    over the file, and `defaults` stand in for what is not given. Words that are no flags are model repositories, or
+    folders of language models.
 
     Raises:
         UsageError: see `trioton.flags` and `Settings`; a word that is no repository.
@@ -106,6 +125,9 @@ def settings_from(
     if repositories:
         given["model_repository"] = (*repositories, *given.get("model_repository", ()))
     values = {**read_environment(table, environment), **given}
+    file = values.pop(CONFIG_FLAG, None)
+    if file is not None:
+        values = {**read_config_file(table, file), **values}
     name = values.pop("served_model_name", "")
     folders = [folder for _, folder in found if folder is not None]
     if name and len(folders) != 1:

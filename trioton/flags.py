@@ -230,7 +230,7 @@ def read_words(table: Sequence[Flag], arguments: Sequence[str]) -> tuple[list[st
         row = _named(name, by_name, word)
         if not equals:
             value = _next_value(row, name, words)
-        parsed = _parsed(row, value, f"--{name}")
+        parsed = parse_value(row, value, f"--{name}")
         values[row.field_name] = (*values.get(row.field_name, ()), parsed) if row.is_repeatable else parsed
     return places, values
 
@@ -276,13 +276,18 @@ def read_environment(table: Sequence[Flag], environment: Mapping[str, str]) -> d
             continue
         if row.is_repeatable:
             parts = [part.strip() for part in text.split(ENVIRONMENT_SEPARATOR)]
-            values[row.field_name] = tuple(_parsed(row, part, source) for part in parts if part)
+            values[row.field_name] = tuple(parse_value(row, part, source) for part in parts if part)
         else:
-            values[row.field_name] = _parsed(row, text, source)
+            values[row.field_name] = parse_value(row, text, source)
     return values
 
 
-def _parsed(row: Flag, text: str, source: str) -> object:
+def parse_value(row: Flag, text: str, source: str) -> object:
+    """The value of a flag; `source` says where its text comes from.
+
+    Raises:
+        UsageError: a wrong one; that of a secret is not shown.
+    """
     try:
         return row.parse(text)
     except ValueError as exc:
