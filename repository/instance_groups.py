@@ -93,6 +93,23 @@ def normalise_instance_groups(
     return tuple(normal)
 
 
+def gpu_groups(config: ModelConfig) -> tuple[str, ...]:
+    """The groups of KIND_GPU, by their names or numbers."""
+    groups = enumerate(config.instance_group)
+    return tuple(group.name or str(index) for index, group in groups if group.kind is InstanceKind.GPU)
+
+
+def on_the_cpu(config: ModelConfig) -> ModelConfig:
+    """With the groups of KIND_GPU on the CPU, for a machine that has no GPU."""
+    groups = tuple(
+        msgspec.structs.replace(group, kind=InstanceKind.CPU, gpus=(), secondary_devices=())
+        if group.kind is InstanceKind.GPU
+        else group
+        for group in config.instance_group
+    )
+    return msgspec.structs.replace(config, instance_group=groups)
+
+
 def validate_instance_groups(config: ModelConfig) -> None:
     """Judge normalised groups.
 

@@ -48,6 +48,7 @@ def core_settings(settings: Settings, stores: Stores) -> CoreSettings:
         model_load_gpu_limits={limit.device_id: limit.fraction for limit in settings.model_load_gpu_limit},
         host_policies=settings.host_policies(),
         min_compute_capability=settings.min_supported_compute_capability,
+        gpu_fallback=settings.gpu_fallback,
         restart_wait_seconds=settings.restart_wait_secs,
         scheduler_hold=settings.debug_delays.scheduler,
         latency_histograms=settings.histogram_detail(),

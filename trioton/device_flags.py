@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from backends.devices.devices import DEFAULT_POOL_BYTES
 from backends.devices.pinned import DEFAULT_PINNED_BYTES
 from repository.instance_groups import MINIMUM_COMPUTE_CAPABILITY
-from trioton.flags import boolean, flag, integer, of_device, repeatable
+from trioton.flags import boolean, flag, integer, of_device, repeatable, switch
 
 DEVICES = "GPUs"
 
@@ -59,6 +59,10 @@ class DeviceFlags:
         group=DEVICES,
         metavar="<number>",
         help="GPUs of a lower CUDA compute capability are not used.",
+    )
+    gpu_fallback: bool = switch(
+        group=DEVICES,
+        help="Run instance groups of KIND_GPU on the CPU where no GPU can be used, instead of refusing their models.",
     )
     enable_peer_access: bool = flag(
         True,

@@ -54,6 +54,7 @@ class CoreSettings:
     model_load_gpu_limits: Mapping[int, float] = field(default_factory=dict)
     host_policies: Mapping[str, frozenset[int]] = field(default_factory=dict)
     min_compute_capability: float = MINIMUM_COMPUTE_CAPABILITY
+    gpu_fallback: bool = False
     # How long requests wait while the last instance of their model is started again; 0 for not at all.
     restart_wait_seconds: float = 0.0
     # How many requests new schedulers wait for, in tests.
@@ -98,6 +99,7 @@ def model_manager(
         gpu_limits=settings.model_load_gpu_limits,
         devices=devices,
         min_compute_capability=settings.min_compute_capability,
+        gpu_fallback=settings.gpu_fallback,
         restart_wait_seconds=settings.restart_wait_seconds,
         scheduler_hold=settings.scheduler_hold,
         resources=resources,

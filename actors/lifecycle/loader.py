@@ -45,7 +45,14 @@ from repository.backend_fields import PYTHON_RUNTIME
 from repository.changes import LoadedFrom
 from repository.fingerprint import fingerprint
 from repository.initial_state import read_initial_states
-from repository.instance_groups import MINIMUM_COMPUTE_CAPABILITY, NO_GPUS, UsableGpus, default_host_policy
+from repository.instance_groups import (
+    MINIMUM_COMPUTE_CAPABILITY,
+    NO_GPUS,
+    UsableGpus,
+    default_host_policy,
+    gpu_groups,
+    on_the_cpu,
+)
 from repository.labels import read_labels
 from repository.layout import ModelDirectory, select_versions, version_directories
 from repository.loader import read_config
@@ -82,6 +89,8 @@ class ModelLoader:
     gpu_limits: Mapping[int, float] = field(default_factory=dict)
     devices: Devices = field(default_factory=Devices)
     min_compute_capability: float = MINIMUM_COMPUTE_CAPABILITY
+    # What is to be on a GPU runs on the CPU where there is none.
+    gpu_fallback: bool = False
     restart_wait_seconds: float = 0.0
     scheduler_hold: SchedulerHold = NO_HOLD
     resources: ServerResources | None = None
@@ -214,6 +223,13 @@ class ModelLoader:
         return with_step_identifiers(config)
 
     def _normalise(self, config: ModelConfig, backend: type[Backend]) -> ModelConfig:
+        if self.gpu_fallback and not self.gpus.ids and (groups := gpu_groups(config)):
+            logger.warning(
+                "model '%s' runs on the CPU: no GPU is available for its instance group %s (--gpu-fallback)",
+                config.name,
+                ", ".join(groups),
+            )
+            config = on_the_cpu(config)
         return normalise(
             config,
             gpus=self.gpus,

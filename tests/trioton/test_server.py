@@ -325,3 +325,17 @@ def add_model(repository: Path, name: str, initialize: str) -> None:
         f"    def initialize(self, args):\n        {initialize}\n"
         "    def execute(self, requests):\n        return []\n"
     )
+
+
+async def test_models_for_gpus_can_run_on_the_cpu(one: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """If that is asked for and there is no GPU; the log says so once for each model."""
+    config = one / "first" / "config.pbtxt"
+    config.write_text(config.read_text() + "\ninstance_group [ { count: 2 kind: KIND_GPU gpus: [ 0 ] } ]\n")
+    without_gpus = settings(one, min_supported_compute_capability=1e6)
+    with pytest.raises(StartError, match="kind KIND_GPU but no GPUs are available"):
+        await Server(without_gpus).run()
+    async with open_server(replace(without_gpus, gpu_fallback=True)) as server:
+        await server.core.infer(add_sub_request("first"))
+        *_, group = server.core.model_config("first")["instance_group"]
+        assert (group["kind"], group["count"], group["gpus"]) == ("KIND_CPU", 2, [])
+    assert caplog.text.count("model 'first' runs on the CPU: no GPU is available for its instance group 1") == 1
