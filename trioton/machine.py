@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trioton.control_groups import ROOT, cpu_quotas, memory_limits
+from trioton.control_groups import ROOT, GroupMemory, cpu_quotas, memory_limits
 
 PROC = Path("/proc")
 
@@ -67,11 +67,13 @@ class _CpuTimes:
 
 @dataclass(eq=False, slots=True)
 class Machine:
-    """Reads at most once per `interval` seconds; utilization is that since the reading before."""
+    """Reads at most once per `interval` seconds; utilization is that since the reading before. Memory is that of the
+    smallest of the `groups` of this process which limit it, where that is less than the machine's."""
 
     interval: float
     proc: Path = PROC
     clock: Callable[[], float] = time.monotonic
+    groups: Callable[[], Sequence[GroupMemory]] = tuple
     _latest: MachineReading = field(default=MachineReading(), init=False)
     _read_at: float | None = field(default=None, init=False)
     _times: _CpuTimes | None = field(default=None, init=False)
@@ -81,6 +83,9 @@ class Machine:
         if self._read_at is None or now - self._read_at >= self.interval:
             self._read_at = now
             total, used = self._memory()
+            for group in self.groups():
+                if total is None or group.limit < total:
+                    total, used = group.limit, group.limit - group.available
             self._latest = MachineReading(self._utilization(), total, used)
         return self._latest
 

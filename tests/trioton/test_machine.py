@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from trioton.control_groups import GroupMemory
 from trioton.machine import (
     Machine,
     MachineReading,
@@ -109,3 +110,19 @@ def test_a_group_may_have_less_than_the_machine(tmp_path: Path, quota: str | Non
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("groups", "total", "used"),
+    [
+        ([], 1000 * 1024, 600 * 1024),
+        ([GroupMemory(2000 * 1024, 1000)], 1000 * 1024, 600 * 1024),
+        ([GroupMemory(500 * 1024, 100 * 1024), GroupMemory(800 * 1024, 1024)], 500 * 1024, 400 * 1024),
+    ],
+)
+def test_the_memory_of_a_control_group(
+    machine: Machine, tmp_path: Path, groups: list[GroupMemory], total: int, used: int
+) -> None:
+    """The smallest group counts, and none that is larger than the machine."""
+    reading = Machine(2.0, tmp_path, groups=lambda: groups).reading()
+    assert (reading.memory_total_bytes, reading.memory_used_bytes) == (total, used)

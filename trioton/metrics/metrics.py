@@ -20,6 +20,7 @@ from protocol.limits.counter import LimitCounter
 from protocol.open_connections import OpenConnections
 from protocol.quotas.usage import Usage
 from protocol.sync.sliced import Sliced
+from trioton.control_groups import memory_limits
 from trioton.gpus import Gpus
 from trioton.loop_lag import LoopLag
 from trioton.machine import Machine
@@ -96,7 +97,7 @@ class Metrics:
         jobs: Callable[[], RunnerFigures | None] = lambda: None,
     ) -> None:
         refusals, defects, pinned = limits or LimitCounter(), failures or CallbackFailures(), devices or Devices()
-        traced, machine = exemplars or Exemplars(), Machine(interval)
+        traced, machine = exemplars or Exemplars(), Machine(interval, groups=memory_limits)
         lags, counted = lag or LoopLag(), connections or OpenConnections()
         sources: list[Source] = [
             lambda: model_series(snapshots(), has_counters=has_counters, gpus=gpus, exemplars=traced),
