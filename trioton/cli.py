@@ -276,6 +276,18 @@ def _config_table() -> Sequence[Flag]:
     return config_table()
 
 
+def _convert(words: Sequence[str]) -> int:
+    from trioton.convert.command import run_convert
+
+    return run_convert(words, os.environ)
+
+
+def _convert_table() -> Sequence[Flag]:
+    from trioton.convert.command import convert_table
+
+    return convert_table()
+
+
 def _repo(words: Sequence[str]) -> int:
     from trioton.tools.repo_command import run_repo
 
@@ -392,6 +404,18 @@ nothing. `conversions` lists the language models that were converted for an
 engine, and removes those that are not used.""",
         _repo_table,
         _repo,
+    ),
+    "convert": Command(
+        """\
+usage: trioton convert <source> <repository> [flags]
+
+Converts a model, compares every result with the source's own answers, measures
+what passes on the server's backends, and writes the fastest into the
+repository. Sources: <file>.py:<function that makes a torch.nn.Module>, .pt,
+.pt2, .onnx. Exit code 0 if a model is written, 2 if no candidate has passed the
+gate, 3 if none keeps --latency, 1 if nothing could be tried.""",
+        _convert_table,
+        _convert,
     ),
     "version": Command("usage: trioton version", _no_table, _version, epilogue=""),
     "help": Command("usage: trioton help [<command>] [<group of flags>]", _no_table, _help_command, epilogue=""),

@@ -21,9 +21,9 @@ usage: trioton <command> [flags]; trioton [flags] is trioton serve [flags]
   openai-frontend            serve by the flags of Triton's OpenAI frontend
   demo                       build real models and ask them
   batch INPUT OUTPUT         run a model over files of rows, without a server
-  doctor REPOSITORY …        say what is wrong with models, and how to mend it
-  config MODEL_DIR           print a model's configuration, completed
+  doctor …, config MODEL_DIR say what is wrong; print a configuration, completed
   repo add REPOSITORY FILE   put a model file into a repository
+  convert SOURCE REPOSITORY  convert a model, proven equal, the fastest way
   help [COMMAND], version    this, or a command's help; version and commit
 
 What serve needs first:

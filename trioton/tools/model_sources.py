@@ -240,6 +240,19 @@ def given_tensor(text: str) -> tuple[str, DataType, tuple[int, ...]]:
     Raises:
         ValueError: it is none.
     """
+    name, datatype, words = tensor_words(text)
+    try:
+        return name, datatype, tuple(int(word) for word in words)
+    except ValueError:
+        raise ValueError("dims are whole numbers, -1 for a size that varies: 3,224,224") from None
+
+
+def tensor_words(text: str) -> tuple[str, DataType, list[str]]:
+    """The same, with dims as they are written.
+
+    Raises:
+        ValueError: it is none.
+    """
     name, *rest = text.rsplit(":", 2)
     if len(rest) != 2 or not name:
         raise ValueError("expected <name>:<type>:<dims>, as in INPUT__0:FP32:3,224,224")
@@ -248,11 +261,7 @@ def given_tensor(text: str) -> tuple[str, DataType, tuple[int, ...]]:
     if datatype is None or datatype is DataType.INVALID:
         known = ", ".join(each.name for each in DataType if each is not DataType.INVALID)
         raise ValueError(f"there is no datatype {rest[0]}; expected one of {known}")
-    try:
-        dims = tuple(int(part) for part in rest[1].strip("[] ").split(",") if part.strip())
-    except ValueError:
-        raise ValueError("dims are whole numbers, -1 for a size that varies: 3,224,224") from None
-    return name, datatype, dims
+    return name, datatype, [part.strip() for part in rest[1].strip("[] ").split(",") if part.strip()]
 
 
 def given_input(text: str) -> ModelInput:

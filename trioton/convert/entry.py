@@ -1,0 +1,100 @@
+"""Repository entries: a candidate with its configuration and warm-up data, as it would be served."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from protocol.datatypes import BY_PROTOCOL_NAME, DataType
+from protocol.messages import encode_bytes_elements
+from repository.layout import CONFIG_FILE
+from repository.model_config import (
+    ModelConfig,
+    ModelDynamicBatching,
+    ModelInput,
+    ModelOutput,
+    ModelWarmup,
+    WarmupInput,
+)
+from repository.readable_pbtxt import format_readable
+from repository.warmup_data import WARMUP_DIRECTORY
+from trioton.convert.plan import Candidate
+from trioton.convert.tensors import Array, Arrays, Description, TensorSpec
+
+VERSION = "1"
+PROVENANCE = "provenance.json"
+
+
+def model_config(
+    candidate: Candidate, description: Description, outputs: Sequence[TensorSpec], largest: int, warmup: Arrays
+) -> ModelConfig:
+    """`warmup` is one row, which is in a file for each input."""
+    return ModelConfig(
+        backend=candidate.backend,
+        max_batch_size=largest,
+        input=tuple(
+            ModelInput(each.name, BY_PROTOCOL_NAME[each.datatype], dims=each.shape) for each in description.inputs
+        ),
+        output=tuple(ModelOutput(each.name, BY_PROTOCOL_NAME[each.datatype], dims=each.shape) for each in outputs),
+        dynamic_batching=ModelDynamicBatching() if largest else None,
+        model_warmup=tuple(_warmups(description, largest, warmup)),
+    )
+
+
+def _warmups(description: Description, largest: int, row: Arrays) -> Sequence[ModelWarmup]:
+    inputs = {
+        spec.name: WarmupInput(
+            BY_PROTOCOL_NAME[spec.datatype], tuple(row[spec.name].shape), input_data_file=warmup_file(index)
+        )
+        for index, spec in enumerate(description.inputs)
+    }
+    sizes = sorted({1, largest}) if largest else [1]
+    return [ModelWarmup(f"batch_{size}", size, inputs) for size in sizes]
+
+
+def warmup_file(index: int) -> str:
+    return f"input_{index}"
+
+
+def write_entry(folder: Path, candidate: Candidate, made: Path, config: ModelConfig, warmup: Arrays) -> None:
+    """The model's directory, with hard links to the files where the system has them. Raises OSError."""
+    version = folder / VERSION
+    version.mkdir(parents=True)
+    for source, name in model_files(candidate, made):
+        _place(source, version / name)
+    (folder / CONFIG_FILE).write_text(format_readable(config), encoding="utf-8")
+    data = folder / WARMUP_DIRECTORY
+    data.mkdir()
+    for index, tensor in enumerate(config.input):
+        (data / warmup_file(index)).write_bytes(_bytes_of(warmup[tensor.name], tensor.data_type))
+
+
+def model_files(candidate: Candidate, made: Path) -> list[tuple[Path, str]]:
+    """The model's file or folder, and weights that lie beside it, with their names in a version directory."""
+    found = [(made, candidate.filename)]
+    for beside in sorted(made.parent.iterdir()):
+        if made.suffix == ".onnx" and beside.name in (f"{made.name}.data", f"{made.name}_data", f"{made.stem}.data"):
+            found.append((beside, beside.name))  # the file names them
+        if made.suffix == ".xml" and beside.name == f"{made.stem}.bin":
+            found.append((beside, f"{Path(candidate.filename).stem}.bin"))
+    return found
+
+
+def _place(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target)
+        return
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
+def _bytes_of(array: Array, datatype: DataType) -> bytes:
+    if datatype is DataType.BYTES:
+        return bytes(encode_bytes_elements(array.ravel().tolist()))
+    return np.ascontiguousarray(array, datatype.dtype.newbyteorder("<")).tobytes()

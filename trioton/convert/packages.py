@@ -1,0 +1,26 @@
+"""Packages that converters need: which are missing, and what installs them."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable
+
+# By pip's name, the extra that brings it.
+_EXTRAS = {
+    "torch": "convert-torch",
+    "onnxscript": "convert-torch",
+    "onnx": "convert-onnx",
+    "onnxruntime": "cpu",
+    "openvino": "openvino",
+}
+
+
+def missing(packages: Iterable[str]) -> list[str]:
+    """Those that cannot be imported here; nothing is imported."""
+    return [name for name in packages if importlib.util.find_spec(name) is None]
+
+
+def how_to_install(packages: Iterable[str]) -> str:
+    names = list(packages)
+    extras = ",".join(dict.fromkeys(_EXTRAS[name] for name in names))
+    return f"not installed: {', '.join(names)}; pip install 'trioton[{extras}]'"

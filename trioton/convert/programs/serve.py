@@ -1,0 +1,137 @@
+"""Step: a candidate on the server's own backends, without a wire: its answers to all cases, and its speed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from protocol.errors import ServerError
+from protocol.messages import InferenceRequest, Tensor
+from trioton.convert.cases import Case, Way
+from trioton.convert.choice import PERCENTILES
+from trioton.convert.storage import load_cases, save_answers
+from trioton.convert.tensors import Arrays
+from trioton.server import Models, Settings, open_server
+
+import numpy as np  # isort: skip  (after the server, whose start sets what libraries read)
+
+_WARM_UP_REQUESTS = 20
+
+
+def run(arguments: dict[str, Any]) -> dict[str, Any]:
+    """`repository` has one model, `model`. With `answers` it is asked the `cases`; with `levels` it is loaded by so
+    many requests at a time, for `seconds` each, of single rows of the first case."""
+    return trio.run(_run, arguments)
+
+
+async def _run(arguments: dict[str, Any]) -> dict[str, Any]:
+    settings = Settings(
+        model_repository=(Path(arguments["repository"]),),
+        allow_http=False,
+        allow_grpc=False,
+        allow_metrics=False,
+        exit_on_error=False,  # the model's own reason is told below
+        exit_timeout_secs=5,
+    )
+    name = arguments["model"]
+    cases = load_cases(Path(arguments["cases"]))
+    async with open_server(settings) as server:
+        await _check_ready(server.models, name)
+        if "answers" in arguments:
+            answers = {case.name: await _answer(server.models, name, case) for case in cases}
+            save_answers(Path(arguments["answers"]), answers)
+            return {}
+        rows = [_single(case, index) for case in cases[: arguments["case_count"]] for index in range(case.rows)]
+        levels = [await _load(server.models, name, rows, level, arguments["seconds"]) for level in arguments["levels"]]
+        return {"levels": levels, "memory_bytes": _peak_memory()}
+
+
+async def _check_ready(models: Models, name: str) -> None:
+    """Raises RuntimeError, with the reason why it does not load."""
+    if any(entry.name == name and entry.state == "READY" for entry in await models.repository_index()):
+        return
+    reasons = [entry.reason for entry in await models.repository_index() if entry.name == name and entry.reason]
+    raise RuntimeError(reasons[0] if reasons else f"model '{name}' does not load")
+
+
+async def _answer(models: Models, name: str, case: Case) -> Arrays | str:
+    try:
+        if case.way is Way.TOGETHER:
+            return await _infer(models, name, case.inputs)
+        parts: list[Arrays] = [{}] * case.rows
+
+        async def ask(index: int) -> None:
+            parts[index] = await _infer(models, name, _single(case, index))
+
+        if case.way is Way.ALONE:
+            for index in range(case.rows):
+                await ask(index)
+        else:
+            async with trio.open_nursery(strict_exception_groups=True) as nursery:
+                for index in range(case.rows):
+                    nursery.start_soon(ask, index)
+        return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    except ServerError as error:
+        return str(error)
+    except ExceptionGroup as group:
+        errors = group.subgroup(ServerError)
+        if errors is None or len(errors.exceptions) < len(group.exceptions):
+            raise
+        return str(errors.exceptions[0])
+
+
+async def _infer(models: Models, name: str, inputs: Arrays) -> Arrays:
+    response = await models.infer(InferenceRequest(name, _tensors(inputs)))
+    return {output.name: output.as_numpy().copy() for output in response.outputs}
+
+
+def _tensors(inputs: Arrays) -> list[Tensor]:
+    return [Tensor.from_numpy(name, array) for name, array in inputs.items()]
+
+
+def _single(case: Case, index: int) -> Arrays:
+    if case.rows == 1:
+        return case.inputs
+    return {name: array[index : index + 1] for name, array in case.inputs.items()}
+
+
+async def _load(models: Models, name: str, rows: Sequence[Arrays], level: int, seconds: float) -> dict[str, Any]:
+    """A closed loop of so many callers."""
+    requests = [_tensors(row) for row in rows]
+    for number in range(_WARM_UP_REQUESTS):
+        await models.infer(InferenceRequest(name, requests[number % len(requests)]))
+    latencies: list[float] = []
+    started = time.perf_counter()
+    end = started + seconds
+
+    async def call(offset: int) -> None:
+        number = offset
+        while (begun := time.perf_counter()) < end:
+            await models.infer(InferenceRequest(name, requests[number % len(requests)]))
+            latencies.append(time.perf_counter() - begun)
+            number += level
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        for offset in range(level):
+            nursery.start_soon(call, offset)
+    took = time.perf_counter() - started
+    milliseconds = np.array(latencies) * 1e3
+    return {
+        "concurrency": level,
+        "rate": len(latencies) / took,
+        "latencies_ms": {each: float(np.percentile(milliseconds, int(each[1:]))) for each in PERCENTILES},
+        "count": len(latencies),
+    }
+
+
+def _peak_memory() -> int:
+    import resource
+
+    scale = 1 if os.uname().sysname == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
