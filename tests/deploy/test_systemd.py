@@ -13,7 +13,7 @@ import pytest
 from trioton.cli import serve_table
 from trioton.flags import read_words
 
-UNIT = Path(__file__).parent.parent / "deploy" / "systemd" / "trioton.service"
+UNIT = Path(__file__).parent.parent.parent / "deploy" / "systemd" / "trioton.service"
 ANALYZE = shutil.which("systemd-analyze")
 
 
