@@ -293,6 +293,7 @@ class Server:
                         try:
                             self._open_access_log()
                             await self._start_helpers(background)
+                            self.core.holds_readiness = True  # until jobs are taken
                             await self._open_services(files, nursery, metrics, background)
                             await nursery.start(self.core.run)
                             await self._start_jobs(files.keys, background)
@@ -399,6 +400,7 @@ class Server:
         self._memory.limit = self.settings.request_memory()  # of what the models have left
         for word, address in self.addresses.items():
             logger.info("Started %s at %s", SERVICE_NAMES[word], address_text(address))
+        self.core.holds_readiness = False
         self.started.set()
 
     async def _open_services(

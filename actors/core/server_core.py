@@ -87,6 +87,8 @@ class ServerCore:
         self.devices = devices if devices is not None else Devices()
         self._manager: ModelManager | None = None
         self._is_unready = False
+        # Set by whoever starts more than models: not ready before that is there, too, though requests are taken.
+        self.holds_readiness = False
         self._is_stopping = False
         self._refuses = True  # some requests or all: until the models are loaded, and while the server stops
         self._finishes_sequences = False
@@ -205,9 +207,9 @@ class ServerCore:
     def is_ready(self) -> bool:
         self._refuse_if_unready()
         manager = self._manager
-        return (
-            manager is not None and manager.is_started and (not self._settings.strict_readiness or manager.is_ready())
-        )
+        if manager is None or not manager.is_started or self.holds_readiness:
+            return False
+        return not self._settings.strict_readiness or manager.is_ready()
 
     async def check_ready(self) -> bool:
         if not self.is_ready():

@@ -16,11 +16,13 @@ import pytest
 import trio
 import tritonclient.grpc
 
+import trioton.server
 from actors.core.server_core import ServerCore
 from protocol.errors import Unavailable
 from protocol.messages import InferenceRequest, Tensor
 from protocol.reactor.drivers import InlineDriver, PollerKind, TaskDriver, the_poller
 from tests.e2e.repository import add_add_sub, copy_python_model
+from trioton.job_service import StartedJobs, start_jobs
 from trioton.server import Server, StartError, address_text, open_server
 from trioton.settings import Settings
 
@@ -310,6 +312,29 @@ async def test_the_services_answer_while_models_load(one: Path, tmp_path: Path) 
         assert (await get(server, "/v2/health/ready")).json() == {"ready": True}
         assert (await get(server, "/v2/models/absent/ready")).status_code == 404
         await server.core.infer(add_sub_request("first"))
+        server.stop()
+
+
+async def test_it_is_ready_once_jobs_are_taken(one: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for readiness may send a job at once; opening the store takes a while."""
+    opening, open_now = trio.Event(), trio.Event()
+
+    async def start_later(*args: Any) -> StartedJobs:
+        opening.set()
+        await open_now.wait()
+        return await start_jobs(*args)
+
+    monkeypatch.setattr(trioton.server, "start_jobs", start_later)
+    server = Server(settings(one))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.run)
+        await opening.wait()
+        await server.core.infer(add_sub_request("first"))
+        assert not server.core.is_ready()
+        assert (await get(server, "/v2/health/ready")).status_code == 400
+        open_now.set()
+        await server.started.wait()
+        assert server.core.is_ready()
         server.stop()
 
 

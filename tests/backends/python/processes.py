@@ -36,7 +36,7 @@ def _is_of_another(pid: int) -> bool:
 def is_alive(pid: int) -> bool:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter where it ends between opening and reading
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
 

@@ -88,7 +88,6 @@ def test_the_own_port_has_what_the_frontend_has_and_no_more(both: ServerProcess)
             nothing = client.get(path)
             assert (nothing.status_code, nothing.json()["detail"]) == (404, "Not Found")
     http = f"http://{both.addresses['http']}"
-    assert httpx.get(f"{http}/metrics").status_code == 404
     openai_port = int(url_of(both).rpartition(":")[2])
     assert httpx.get(f"{http}/").json()["openai"] == {"port": openai_port}
 
