@@ -44,7 +44,7 @@ class JobWebhookFlags:
         _url,
         group=JOBS,
         metavar="<url>",
-        help="Who is told of the end of all jobs that have no webhook of their own.",
+        help="Who is told of the end of all jobs and batches that have no webhook of their own.",
     )
     jobs_webhook_cloudevents: bool = switch(group=JOBS, help="Send webhooks as CloudEvents 1.0.")
 

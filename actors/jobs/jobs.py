@@ -108,23 +108,28 @@ class ServerJobs:
             raise Unavailable("no jobs are taken now: the server starts or stops")
         if job.source is not None:
             await self._transfers.check(job.source)
-        webhook = self._webhook(job)
+        # The operator's own is for those that are shown as jobs; who makes others says whom they tell.
+        webhook = job.webhook if job.kind else self.webhook_for(job.owner, job.webhook)
         made, is_new = await self._store.add(replace(job, webhook=webhook), self.now())
         if is_new:
             self._transfers.start(made)
             self._runner.wake()
         return made, is_new
 
-    def _webhook(self, job: NewJob) -> Webhook | None:
+    def webhook_for(self, owner: str, webhook: Webhook | None) -> Webhook | None:
+        """Who is told of a new job or batch: as its client has asked, or else as the operator has.
+
+        Raises:
+            InvalidArgument: its receiver may not be asked.
+            Unsupported: the server tells nobody.
+        """
         if self._webhooks is None:
-            if job.webhook is not None:
+            if webhook is not None:
                 raise Unsupported(
                     "webhooks need hosts that may be told: start the server with --jobs-webhook-allowed-hosts"
                 )
             return None
-        if job.kind and job.webhook is None:  # the operator's own is for those that are shown as jobs
-            return None
-        return self._webhooks.for_job(job.owner, job.webhook)
+        return self._webhooks.for_job(owner, webhook)
 
     async def find(self, owner: str, job_id: str) -> Job:
         return _found(await self._store.find(owner, job_id), job_id)

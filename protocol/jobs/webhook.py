@@ -1,5 +1,5 @@
 """Webhooks of jobs: where a client wants to be told that its job has come to a state, and the deliveries that this
-makes. Pure.
+makes. Those of batches are the same, told of a batch's end as of its job's. Pure.
 
 A delivery is kept by the store from the moment its job is in that state, in the same transaction, until its receiver
 has taken it or it is given up: it outlives the server, and the job.
@@ -69,14 +69,14 @@ def event_name(state: JobState) -> str:
     return f"job.{state}"
 
 
-_STATES = {event_name(state): state for state in EVENT_STATES}
+JOB_EVENTS: Mapping[str, JobState] = {event_name(state): state for state in EVENT_STATES}
 
 
-def states_of(events: Sequence[str]) -> frozenset[JobState]:
+def states_of(events: Sequence[str], known: Mapping[str, JobState] = JOB_EVENTS) -> frozenset[JobState]:
     """Raises InvalidArgument."""
-    if not events or not _STATES.keys() >= {*events}:
-        raise InvalidArgument(f"'webhook': expected events out of {', '.join(_STATES)}, got {list(events)!r:.200}")
-    return frozenset([_STATES[event] for event in events])
+    if not events or not known.keys() >= {*events}:
+        raise InvalidArgument(f"'webhook': expected events out of {', '.join(known)}, got {list(events)!r:.200}")
+    return frozenset([known[event] for event in events])
 
 
 def new_delivery_id() -> str:

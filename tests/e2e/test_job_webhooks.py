@@ -6,19 +6,14 @@ import base64
 import json
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any
 
 import pytest
-from standardwebhooks import Webhook
 
 from tests.e2e.job_client import JobClient, slow_request
 from tests.e2e.repository import add_add_sub, copy_python_model
 from tests.e2e.server_process import ServerProcess, eventually
+from tests.e2e.webhook_receiver import Receiver, listening
 
 ANN, COMMON = (f"whsec_{base64.b64encode(letter * 32).decode()}" for letter in (b"a", b"c"))
 KEYS = f"""
@@ -35,50 +30,6 @@ BODY = {
         {"name": name, "datatype": "FP32", "shape": [1, 16], "data": [1.0] * 16} for name in ("INPUT0", "INPUT1")
     ]
 }
-
-
-@dataclass
-class Receiver:
-    """Answers by `statuses`, in turn, and then 204."""
-
-    port: int = 0
-    statuses: list[int] = field(default_factory=list)
-    received: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def verified(self, path: str, secret: str) -> list[Any]:
-        """The messages that came to a path. Raises what the standard's package does."""
-        return [Webhook(secret).verify(body, headers) for to, headers, body in self.received if to == path]
-
-
-@contextmanager
-def listening(port: int = 0) -> Iterator[Receiver]:
-    receiver = Receiver()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            receiver.received.append((self.path, headers, body))
-            self.send_response(receiver.statuses.pop(0) if receiver.statuses else 204)
-            self.send_header("Location", "/followed")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
-        receiver.port = server.server_address[1]
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield receiver
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @pytest.fixture(scope="module")

@@ -136,9 +136,12 @@ class ServerBatches:
             now + min(WINDOW_SECONDS, self._jobs.max_seconds),
             metadata=dict(new.metadata),
             output_seconds=new.output_seconds,
+            webhook=self._jobs.webhook_for(new.owner, new.webhook),
         )
         with trio.CancelScope(shield=True):  # one that is kept is begun; takes one transaction
-            await self._store.add_batch(batch)
+            batch, is_made = await self._store.add_batch(batch, new.key, new.fingerprint)
+        if not is_made:
+            return await self._counted(batch)
         self._begin(nursery, batch)
         return batch
 

@@ -61,8 +61,12 @@ class SqliteBatches:
         except FileNotFoundError:
             raise NotFound("the file has been removed") from None
 
-    async def add_batch(self, batch: Batch) -> None:
-        await self._remove(await self._thread.call(lambda db: batches.add_batch(db, batch, self._limits)))
+    async def add_batch(self, batch: Batch, key: str = "", fingerprint: bytes = b"") -> tuple[Batch, bool]:
+        kept, is_made, dropped = await self._thread.call(
+            lambda db: batches.add_batch(db, batch, key, fingerprint, self._limits)
+        )
+        await self._remove(dropped)
+        return kept, is_made
 
     async def find_batch(self, owner: str, batch_id: str) -> Batch | None:
         return await self._thread.call(lambda db: batches.find_batch(db, owner, batch_id))

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from actors.jobs.sqlite.deliveries import check_room, keep_for
 from actors.jobs.sqlite.room import MOST_AT_ONCE, ROW_BYTES, Files, count_total, forget, forget_file, make_room
 from protocol.errors import InvalidArgument, NotFound
 from protocol.jobs.batches.batch import Batch
 from protocol.jobs.batches.files import OUTPUT, StoredFile
 from protocol.jobs.batches.store import Change
-from protocol.jobs.store import Limits
+from protocol.jobs.store import IdempotencyMismatch, Limits
 
 _SELECT_FILE = "SELECT id, owner, purpose, name, payload, bytes, created, expires FROM files"
 _read_batch = msgspec.msgpack.Decoder(Batch).decode
@@ -81,19 +82,42 @@ def remove_file(db: sqlite3.Connection, owner: str, file_id: str) -> tuple[bool,
     return True, [forget_file(db, file_id)]
 
 
-def add_batch(db: sqlite3.Connection, batch: Batch, limits: Limits) -> Files:
-    """Raises NotFound where its input is gone, InsufficientStorage."""
+def add_batch(
+    db: sqlite3.Connection, batch: Batch, key: str, fingerprint: bytes, limits: Limits
+) -> tuple[Batch, bool, Files]:
+    """Raises NotFound where its input is gone, InsufficientStorage, IdempotencyMismatch, Overloaded."""
+    if (known := _known(db, batch.owner, key, fingerprint)) is not None:
+        return known, False, []
     if find_file(db, batch.owner, batch.input_file) is None:
         raise NotFound(f"No such File object: {batch.input_file}")
+    if batch.webhook is not None:
+        check_room(db, batch.owner)
     record = msgspec.msgpack.encode(batch)
     dropped = make_room(db, len(record) + ROW_BYTES, limits, "the batch")
     db.execute("UPDATE files SET spent = 0 WHERE id = ?", (batch.input_file,))
     db.execute(
-        "INSERT INTO batches (id, owner, input_file, bytes, record) VALUES (?, ?, ?, ?, ?)",
-        (batch.id, batch.owner, batch.input_file, len(record) + ROW_BYTES, record),
+        "INSERT INTO batches (id, owner, input_file, bytes, record, idempotency_key, fingerprint) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (batch.id, batch.owner, batch.input_file, len(record) + ROW_BYTES, record, key or None, fingerprint),
     )
     count_total(db, len(record) + ROW_BYTES)
-    return dropped
+    return batch, True, dropped
+
+
+def _known(db: sqlite3.Connection, owner: str, key: str, fingerprint: bytes) -> Batch | None:
+    if not key:
+        return None
+    row = db.execute(
+        "SELECT record, fingerprint FROM batches WHERE owner = ? AND idempotency_key = ?", (owner, key)
+    ).fetchone()
+    if row is None:
+        return None
+    record, known = row
+    if known != fingerprint:
+        raise IdempotencyMismatch(
+            f"Idempotency-Key '{key[:64]}' was used for another batch; it may come again with the same request"
+        )
+    return _read_batch(record)
 
 
 def find_batch(db: sqlite3.Connection, owner: str, batch_id: str) -> Batch | None:
@@ -134,6 +158,8 @@ def change_batch(
     count_total(db, len(record) + ROW_BYTES - size)
     for file in new_files:
         _insert_file(db, file)
+    if batch.ended and batch.webhook is not None and (job := batch.as_ended_job()).state in batch.webhook.states:
+        keep_for(db, batch.webhook, job, batch.ended)
     return batch, True, _spend(db, batch) if batch.ended else []
 
 

@@ -35,7 +35,10 @@ def is_told(webhook: bytes, state: JobState) -> bool:
 
 def keep(db: sqlite3.Connection, webhook: bytes, job: Job, now: float) -> None:
     """A job has come to a state that its webhook tells."""
-    to = _read_webhook(webhook)
+    keep_for(db, _read_webhook(webhook), job, now)
+
+
+def keep_for(db: sqlite3.Connection, to: Webhook, job: Job, now: float) -> None:
     db.execute(
         "INSERT INTO deliveries (id, owner, url, host, state, job, created, not_before) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",

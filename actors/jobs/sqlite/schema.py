@@ -128,9 +128,14 @@ CREATE TABLE deliveries (
 CREATE INDEX deliveries_that_are_due ON deliveries (not_before, host, owner, attempt);
 CREATE INDEX deliveries_by_owner ON deliveries (owner);
 """
+_BATCH_KEYS = """
+ALTER TABLE batches ADD COLUMN idempotency_key TEXT;
+ALTER TABLE batches ADD COLUMN fingerprint BLOB;
+CREATE UNIQUE INDEX batches_by_idempotency_key ON batches (owner, idempotency_key) WHERE idempotency_key IS NOT NULL;
+"""
 # How the tables came to be what they are, one step for each version. A database of an older one is brought up to date,
 # one of a newer one is refused.
-_STEPS = (_JOBS, _BATCHES, _SOURCES, _WEBHOOKS)
+_STEPS = (_JOBS, _BATCHES, _SOURCES, _WEBHOOKS, _BATCH_KEYS)
 # Kept in the database as `user_version`.
 VERSION = len(_STEPS)
 

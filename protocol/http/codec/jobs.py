@@ -21,7 +21,7 @@ from protocol.jobs.job_json import job_json
 from protocol.jobs.source import OUTPUT_FORMATS, DataFormat, DataPlace, JobSource, format_of
 from protocol.jobs.states import JobState
 from protocol.jobs.store import JobFilter
-from protocol.jobs.webhook import Webhook, states_of
+from protocol.jobs.webhook import JOB_EVENTS, Webhook, states_of
 from protocol.messages import LATEST_VERSION, Buffer
 
 IDEMPOTENCY_KEY = b"idempotency-key"
@@ -113,11 +113,11 @@ class WebhookForm(msgspec.Struct):
     url: str
     events: list[str] | None = None
 
-    def read(self) -> Webhook:
-        """Raises InvalidArgument."""
+    def read(self, known: Mapping[str, JobState] = JOB_EVENTS) -> Webhook:
+        """Raises InvalidArgument: it wants to be told of an event that is not known."""
         if self.events is None:
             return Webhook(self.url, "")
-        return Webhook(self.url, "", states_of(self.events))
+        return Webhook(self.url, "", states_of(self.events, known))
 
 
 class _JobBody(msgspec.Struct):

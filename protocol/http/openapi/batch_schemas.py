@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from protocol.http.openai.batches.codec import ENDPOINTS, MAX_EXPIRY, MIN_EXPIRY
-from protocol.jobs.batches.batch import BatchState
+from protocol.jobs.batches.batch import BATCH_EVENTS, BatchState
 from protocol.jobs.batches.files import INPUT, OUTPUT
 
 Schema: TypeAlias = dict[str, Any]
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
 
 _STRING: Schema = {"type": "string"}
 _BOOLEAN: Schema = {"type": "boolean"}
@@ -26,6 +31,14 @@ _METADATA: Schema = {
     "type": "object",
     "additionalProperties": {"type": "string", "maxLength": 512},
     "maxProperties": 16,
+}
+_WEBHOOK: Schema = {
+    "type": "object",
+    "properties": {
+        "url": {"type": "string"},
+        "events": _or_null({"type": "array", "items": {"enum": list(BATCH_EVENTS)}, "minItems": 1}),
+    },
+    "required": ["url"],
 }
 
 
@@ -53,6 +66,7 @@ def batch_schemas(prefix: str) -> dict[str, Schema]:
         "completion_window": {"enum": ["24h"]},
         "metadata": _or_null(_METADATA),
         "output_expires_after": _or_null(_EXPIRES),
+        "webhook": _or_null(_WEBHOOK),
     }
     return {
         "File": _object(file, *file),
@@ -100,10 +114,6 @@ def _page(item: Schema) -> Schema:
         "has_more": _BOOLEAN,
     }
     return _object(members, *members)
-
-
-def _or_null(schema: Schema) -> Schema:
-    return {"anyOf": [schema, {"type": "null"}]}
 
 
 def _object(members: dict[str, Schema], *required: str) -> Schema:

@@ -215,7 +215,7 @@ _BATCHES: Mapping[str, Operation] = {
         takes="BatchRequest",
         needs_body=True,
         gives="Batch",
-        failures=(501, 503, 507),
+        failures=(422, 501, 503, 507),
     ),
     "GET /v1/batches": _openai(f"The newest first. {_JOBS}", gives="BatchPage", query=_PAGE, failures=(400, 501)),
     "GET /v1/batches/{batch_id}": _openai(gives="Batch", failures=(501,)),

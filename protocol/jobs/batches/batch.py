@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from protocol.jobs.job import Counts
+from protocol.jobs.job import Counts, Job
 from protocol.jobs.states import IllegalMove, JobState
+from protocol.jobs.webhook import Webhook
 
 # The kind of the jobs that batches are (`Job.kind`).
 BATCH_KIND = "batch"
@@ -46,6 +47,16 @@ BATCH_MOVES: Mapping[BatchState, frozenset[BatchState]] = {
     BatchState.EXPIRED: frozenset(),
     BatchState.CANCELLED: frozenset(),
 }
+
+
+# How a batch ends, as a job does; which is what webhooks are asked for.
+BATCH_ENDS: Mapping[BatchState, JobState] = {
+    BatchState.COMPLETED: JobState.SUCCEEDED,
+    BatchState.FAILED: JobState.FAILED,
+    BatchState.EXPIRED: JobState.EXPIRED,
+    BatchState.CANCELLED: JobState.CANCELLED,
+}
+BATCH_EVENTS: Mapping[str, JobState] = {f"batch.{state}": job for state, job in BATCH_ENDS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +105,7 @@ class Batch:
         output_seconds: how long its files are kept; 0 for as long as others.
         model: that of all its lines, as the client names it; empty until they have been read.
         counts: once it has ended; before, its job has them.
+        webhook: who is to be told of its end.
     """
 
     id: str
@@ -113,6 +125,7 @@ class Batch:
     usage: TokenUsage | None = None
     output_file: str = ""
     error_file: str = ""
+    webhook: Webhook | None = None
 
     @property
     def ended(self) -> float:
@@ -140,6 +153,22 @@ class Batch:
         if self.state is BatchState.CANCELLING:
             return BatchState.CANCELLED
         return BatchState.EXPIRED if job is JobState.EXPIRED else BatchState.COMPLETED
+
+    def as_ended_job(self) -> Job:
+        """What a delivery has of one that has ended: a job of its kind, whose state is the batch's end."""
+        counts = Counts(succeeded=self.counts.completed, failed=self.counts.failed)
+        return Job(
+            self.id,
+            self.owner,
+            self.model,
+            -1,
+            BATCH_ENDS[self.state],
+            counts,
+            self.created,
+            self.deadline,
+            ended=self.ended,
+            kind=BATCH_KIND,
+        )
 
 
 def new_batch_id(now: float) -> str:

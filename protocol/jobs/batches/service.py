@@ -9,17 +9,22 @@ from typing import Protocol
 from protocol.jobs.batches.batch import Batch
 from protocol.jobs.batches.files import StoredFile
 from protocol.jobs.batches.store import FileWriter
+from protocol.jobs.webhook import Webhook
 
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """A batch that is to be made. `output_seconds` is how long its files are kept; 0 for as long as others."""
+    """A batch that is to be made. `output_seconds` is how long its files are kept; 0 for as long as others. `key` and
+    `fingerprint` are as those of `protocol.jobs.store.NewJob`."""
 
     owner: str
     endpoint: str
     input_file: StoredFile
     metadata: Mapping[str, str] = field(default_factory=dict)
     output_seconds: float = 0.0
+    key: str = ""
+    fingerprint: bytes = b""
+    webhook: Webhook | None = None
 
 
 class Batches(Protocol):
@@ -58,11 +63,14 @@ class Batches(Protocol):
         ...
 
     async def create(self, new: NewBatch) -> Batch:
-        """It begins at once.
+        """It begins at once. With an idempotency key that its owner has used before the batch of then is returned.
 
         Raises:
-            Overloaded: too many have not ended.
+            Overloaded: too many have not ended, or it has a webhook and too many deliveries of its owner have not been
+                taken.
             InsufficientStorage: there is no room for it.
+            IdempotencyMismatch: the key was used for another batch.
+            InvalidArgument, Unsupported: its webhook cannot be told.
         """
         ...
 

@@ -66,8 +66,17 @@ class BatchStore(Protocol):
         """A piece of its content, shorter at its end. Raises NotFound where it is gone."""
         ...
 
-    async def add_batch(self, batch: Batch) -> None:
-        """Raises NotFound where its input is gone, InsufficientStorage."""
+    async def add_batch(self, batch: Batch, key: str = "", fingerprint: bytes = b"") -> tuple[Batch, bool]:
+        """Keep a batch; returns whether it was made. With an idempotency key that its owner has used before the batch
+        of then is returned, as long as it is kept.
+
+        Raises:
+            NotFound: its input is gone.
+            InsufficientStorage: there is no room for it.
+            IdempotencyMismatch: the key was used with another fingerprint.
+            Overloaded: it has a webhook, and too many deliveries of its owner have not been taken.
+        """
+        ...
 
     async def find_batch(self, owner: str, batch_id: str) -> Batch | None: ...
 
@@ -85,5 +94,6 @@ class BatchStore(Protocol):
         kept_until: float = 0,
     ) -> Batch | None:
         """Change a batch, and keep its files in the same moment; returns it as it is then, None where there is none.
-        One that ends by that is kept until then, and its job forgotten; one that has ended before stays as it is."""
+        One that ends by that is kept until then, and its job forgotten; one that has ended before stays as it is. Where
+        its webhook tells of that end, the delivery (of `Batch.as_ended_job`) is kept in the same moment."""
         ...

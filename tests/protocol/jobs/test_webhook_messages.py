@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from protocol.jobs.batches.batch import Batch, BatchState
 from protocol.jobs.job import Counts, ItemError, Job
 from protocol.jobs.job_json import job_json
 from protocol.jobs.states import JobState
@@ -39,3 +40,28 @@ def test_what_is_too_long_is_left_out(is_cloud_event: bool) -> None:
     assert data["id"] == "job_1"
     assert "metadata" not in data
     assert data["error"] == {"kind": "INTERNAL", "message": "x" * 1000}
+
+
+@pytest.mark.parametrize(
+    ("state", "event"),
+    [
+        (BatchState.COMPLETED, "batch.completed"),
+        (BatchState.FAILED, "batch.failed"),
+        (BatchState.EXPIRED, "batch.expired"),
+        (BatchState.CANCELLED, "batch.cancelled"),
+    ],
+)
+def test_the_end_of_a_batch_in_the_form_of_openai(state: BatchState, event: str) -> None:
+    batch = Batch("batch_1", "ann", "/v1/completions", "file-1", "p", 1.0, 2.0, state=state, times={state: 5.0})
+    job = batch.as_ended_job()
+    delivery = replace(DELIVERY, job=job, state=job.state)
+    assert json.loads(webhook_body(delivery)) == {
+        "id": "evt_1",
+        "object": "event",
+        "type": event,
+        "created_at": 1_795_536_000,
+        "data": {"id": "batch_1"},
+    }
+    cloud_event = json.loads(webhook_body(delivery, is_cloud_event=True))
+    assert (cloud_event["type"], cloud_event["source"]) == (event, "/v1/batches")
+    assert (cloud_event["subject"], cloud_event["data"]) == ("batch_1", {"id": "batch_1"})

@@ -8,10 +8,12 @@ from typing import Any
 
 import msgspec
 
+from protocol.http.codec.jobs import WebhookForm
 from protocol.http.openai.codec.reading import BodyReader, read_query
 from protocol.http.openai.errors import FieldError
-from protocol.jobs.batches.batch import Batch, BatchState, LineError, TokenUsage
+from protocol.jobs.batches.batch import BATCH_EVENTS, Batch, BatchState, LineError, TokenUsage
 from protocol.jobs.batches.files import INPUT, StoredFile
+from protocol.jobs.webhook import Webhook
 
 ENDPOINTS = ("/v1/responses", "/v1/chat/completions", "/v1/embeddings", "/v1/completions")
 MIN_EXPIRY, MAX_EXPIRY = 3600, 2_592_000
@@ -30,13 +32,14 @@ class _ExpiresAfter(msgspec.Struct):
 
 
 class BatchRequest(msgspec.Struct):
-    """The body that makes a batch."""
+    """The body that makes a batch. `webhook` is ours: OpenAI has them set up elsewhere."""
 
     input_file_id: str
     endpoint: str
     completion_window: str
     metadata: dict[str, str] | None = None
     output_expires_after: _ExpiresAfter | None = None
+    webhook: WebhookForm | None = None
 
     def check(self) -> None:
         """Raises FieldError."""
@@ -56,6 +59,10 @@ class BatchRequest(msgspec.Struct):
         """0 where nothing is said. Raises FieldError."""
         given = self.output_expires_after
         return 0.0 if given is None else _expiry("output_expires_after", given.anchor, given.seconds)
+
+    def checked_webhook(self) -> Webhook | None:
+        """Raises InvalidArgument."""
+        return None if self.webhook is None else self.webhook.read(BATCH_EVENTS)
 
 
 BATCH_READER = BodyReader(BatchRequest, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from protocol.errors import NotFound
+from protocol.http.codec.jobs import fingerprint, idempotency_key
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.batches.call import batches_of, list_reply
 from protocol.http.openai.batches.codec import BATCH_READER, batch_json, page_of
@@ -18,14 +19,18 @@ async def create_batch(request: HttpRequest) -> Reply:
     batches, owner = batches_of(request), request.caller
     body = await read_body(request, BATCH_READER)
     body.check()
-    output_seconds = body.output_seconds
+    output_seconds, webhook = body.output_seconds, body.checked_webhook()
+    key = idempotency_key(request.headers)
     try:
         file = await batches.find_file(owner, body.input_file_id)
     except NotFound as error:
         raise FieldError(f"'input_file_id': {error.message}", "input_file_id", "invalid_file") from None
     if file.purpose != INPUT:
         raise FieldError(f"'input_file_id': expected a file of purpose '{INPUT}'", "input_file_id")
-    batch = await batches.create(NewBatch(owner, body.endpoint, file, body.metadata or {}, output_seconds))
+    made = fingerprint("batch", None, request.body) if key else b""
+    batch = await batches.create(
+        NewBatch(owner, body.endpoint, file, body.metadata or {}, output_seconds, key, made, webhook)
+    )
     if request.charge is not None:
         request.charge.goes_on = True
     return json_reply(batch_json(batch))

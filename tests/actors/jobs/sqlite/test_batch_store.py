@@ -16,10 +16,13 @@ from protocol.jobs.batches.batch import BATCH_KIND, Batch, BatchState, LineCount
 from protocol.jobs.batches.files import INPUT, OUTPUT, StoredFile, new_file_id
 from protocol.jobs.job import new_job_id
 from protocol.jobs.states import JobState
-from protocol.jobs.store import JobFilter, Limits, NewItem, NewJob, Outcome
+from protocol.jobs.store import IdempotencyMismatch, JobFilter, Limits, NewItem, NewJob, Outcome
+from protocol.jobs.webhook import DeliveryRoom, Webhook
 from tests.actors.jobs.sqlite.test_store import LIMITS, NOW, opened
 
 LATER = NOW + 1000
+HOOK = Webhook("https://a/hook", "https://a", frozenset({JobState.SUCCEEDED}))
+ROOM = DeliveryRoom(total=64, per_host=4, per_owner=8)
 
 
 async def kept(
@@ -306,3 +309,40 @@ async def test_a_store_of_the_first_version_is_brought_up_to_date(tmp_path: Path
         (claim,) = await store.claim({}, 1, NOW)
         assert (claim.job_id, claim.kind) == ("job_1", "")
         await kept(store, b"x")
+
+
+async def test_an_idempotency_key_gives_the_batch_of_then(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        file = await kept(store, b"x")
+        batch = batch_of(file)
+        assert await store.add_batch(batch, "k", b"one") == (batch, True)
+        other = batch_of(file, NOW + 1)
+        assert await store.add_batch(other, "k", b"one") == (batch, False)
+        assert await store.add_batch(other) == (other, True)
+        with pytest.raises(IdempotencyMismatch, match="'k' was used for another batch"):
+            await store.add_batch(other, "k", b"two")
+        bobs = await kept(store, b"x", owner="bob")
+        assert (await store.add_batch(batch_of(bobs, NOW + 2), "k", b"two"))[1]
+    async with opened(tmp_path) as store:
+        done = await finished(store, batch, b"out")
+        await finished(store, other, b"out")
+        assert await store.remove_file("ann", file.id)
+        assert await store.add_batch(batch_of(file, NOW + 3), "k", b"one") == (done, False)
+        await store.expire(LATER)
+        again = batch_of(await kept(store, b"x"), LATER)
+        assert await store.add_batch(again, "k", b"two") == (again, True)
+
+
+async def test_the_end_of_a_batch_is_told_where_its_webhook_wants_that(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        file = await kept(store, b"x")
+        told = replace(batch_of(file), webhook=HOOK)
+        untold = replace(batch_of(file), webhook=replace(HOOK, states=frozenset({JobState.FAILED})))
+        for batch in (told, untold):
+            await store.add_batch(batch)
+            await finished(store, batch, b"out")
+            await store.change_batch(batch.id, lambda found: found)  # which has ended: it is not told again
+    async with opened(tmp_path) as store:
+        (delivery,) = await store.claim_deliveries(ROOM, LATER, LATER + 60)
+        assert (delivery.state, delivery.url, delivery.host) == (JobState.SUCCEEDED, HOOK.url, HOOK.host)
+        assert (delivery.job.id, delivery.job.kind, delivery.job.ended) == (told.id, BATCH_KIND, NOW)

@@ -9,6 +9,7 @@ import msgspec
 import openai.types
 import pytest
 
+from protocol.errors import InvalidArgument
 from protocol.http.openai.batches.call import list_reply
 from protocol.http.openai.batches.codec import (
     BATCH_READER,
@@ -21,6 +22,7 @@ from protocol.http.openai.batches.codec import (
 from protocol.http.openai.errors import FieldError
 from protocol.jobs.batches.batch import Batch, BatchState, LineCounts, LineError, TokenUsage
 from protocol.jobs.batches.files import StoredFile
+from protocol.jobs.states import JobState
 from tests.protocol.http.openapi.samples import ADD_SUB, document, errors
 
 WHOLE = document(ADD_SUB)
@@ -32,6 +34,7 @@ ASKED: dict[str, Any] = {"input_file_id": "file-1", "endpoint": "/v1/embeddings"
 def check(**change: Any) -> float:
     body = BATCH_READER.read(msgspec.json.encode({**ASKED, **change}))
     body.check()
+    body.checked_webhook()
     return body.output_seconds
 
 
@@ -57,6 +60,15 @@ def test_a_batch_that_cannot_be(change: dict[str, Any], param: str) -> None:
     with pytest.raises(FieldError) as refused:
         check(**change)
     assert refused.value.param == param
+
+
+def test_whom_a_batch_tells() -> None:
+    asked = {"url": "https://a/", "events": ["batch.completed", "batch.cancelled"]}
+    webhook = BATCH_READER.read(msgspec.json.encode({**ASKED, "webhook": asked})).checked_webhook()
+    assert webhook is not None
+    assert (webhook.url, webhook.states) == ("https://a/", frozenset({JobState.SUCCEEDED, JobState.CANCELLED}))
+    with pytest.raises(InvalidArgument, match=r"expected events out of batch\.completed, batch\.failed"):
+        check(webhook={"url": "https://a/", "events": ["job.succeeded"]})
 
 
 def test_fields_of_an_upload() -> None:
