@@ -34,7 +34,7 @@ from trioton.tools.model_sources import GivenModel
 from trioton.tools.quiet import without_log
 
 # Exit codes, besides 0 for a model that is written.
-CANNOT_RUN, NONE_PASSED, NONE_KEEPS_THE_BOUND = 1, 2, 3
+CANNOT_RUN, NONE_PASSED, NONE_KEEPS_THE_BOUND, NOT_ALL_PASSED = 1, 2, 3, 4
 
 _MARK = "trioton-convert"
 _DEFAULT_CONCURRENCY = (1, 4, 16)
@@ -65,7 +65,7 @@ def run_convert(words: Sequence[str], environment: Mapping[str, str]) -> int:
     conversion = Conversion(wanted, work, Processes(work, _limits(flags)), _say)
     try:
         report = conversion.run()
-        code = _code(report)
+        code = _code(report, must_all_pass=flags.all_must_pass)
         if code == 0:
             _write(repository, conversion.entry(report.chosen), report, parsed.tool, replaces=flags.force)
     except (CannotConvert, ServerError, OSError) as error:
@@ -75,6 +75,8 @@ def run_convert(words: Sequence[str], environment: Mapping[str, str]) -> int:
     (work / "report.json").write_text(json.dumps(as_json(report), indent=2))
     (work / "report.txt").write_text(f"{text}\n")
     print(json.dumps(as_json(report), indent=2) if flags.json else text)
+    if code == NOT_ALL_PASSED:
+        _say("nothing is written, for not all candidates have passed (--all-must-pass)")
     if code == 0 and not flags.json:
         print(f"added '{report.model}': {repository / report.model}\nserve it: trioton serve {repository}")
     return code
@@ -136,7 +138,9 @@ def _limits(flags: ConvertFlags) -> Limits:
     return Limits(flags.step_secs, int(memory * _SHARE_OF_MEMORY))
 
 
-def _code(report: Report) -> int:
+def _code(report: Report, *, must_all_pass: bool) -> int:
+    if must_all_pass and report.not_passed:
+        return NOT_ALL_PASSED
     if report.chosen:
         return 0
     return NONE_KEEPS_THE_BOUND if any(outcome.is_passed for outcome in report.outcomes) else NONE_PASSED
@@ -158,7 +162,12 @@ def provenance_of(report: Report) -> dict[str, Any]:
     chosen = next(each for each in whole["outcomes"] if each["name"] == report.chosen)
     return {
         "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "source": {"path": report.source, "kind": report.kind, "sha256": report.source_digest},
+        "source": {
+            "path": report.source,
+            "kind": report.kind,
+            "sha256": next(iter(report.source_files.values())),
+            "files": report.source_files,
+        },
         "format": report.chosen,
         "precision": chosen["precision"],
         "is_proven": report.is_proven,

@@ -15,7 +15,6 @@ import msgspec
 from trioton.convert.cases import Case, Way, calibration_split, plan_cases, single_cases
 from trioton.convert.choice import Bound, Contender, Load, Speed, choose
 from trioton.convert.describing import described
-from trioton.convert.digests import digest
 from trioton.convert.entry import model_config, write_entry
 from trioton.convert.gate import Finding, Verdict, judge, self_check
 from trioton.convert.packages import how_to_install, missing
@@ -27,6 +26,7 @@ from trioton.convert.sources import Source
 from trioton.convert.storage import load_answers, save_cases
 from trioton.convert.tensors import Arrays, Description, TensorSpec, observed_outputs
 from trioton.convert.tolerances import TOLERANCES, Precision, Tolerance
+from trioton.convert.watching import WatchedFiles, files_of
 
 CASES, EXAMPLE, CALIBRATION, ROWS = "cases.npz", "example.npz", "calibration.npz", "rows.npz"
 REFERENCE, OWN = "reference.npz", "own.npz"
@@ -57,7 +57,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What every candidate is compared with."""
+    """What every candidate is compared with. `files` are what the source has read besides its own file."""
 
     description: Description
     largest: int
@@ -67,6 +67,7 @@ class Prepared:
     reference: dict[str, Arrays]
     own: dict[str, Arrays]
     about: dict[str, Any]
+    files: list[Path]
 
 
 class Conversion:
@@ -78,7 +79,10 @@ class Conversion:
     def run(self) -> Report:
         """Raises CannotConvert, UsageError, OSError."""
         wanted = self._wanted
+        files = WatchedFiles(self._given_files())
         prepared = self._prepare()
+        of_source = [*files_of(wanted.source), *prepared.files]
+        files.add(of_source)
         made = self._make(prepared)
         outcomes = [self._judged(candidate, made, prepared) for candidate in wanted.plan.candidates]
         outcomes = self._measured(outcomes, prepared)
@@ -88,11 +92,16 @@ class Conversion:
             if outcome.is_passed
         ]
         chosen = choose(contenders, wanted.bound)
+        if changed := files.changed():
+            raise CannotConvert(
+                f"changed during the conversion, so that nothing is known of what is there now: "
+                f"{', '.join(map(str, changed))}"
+            )
         return Report(
             model=wanted.model,
             source=wanted.source.path + (f":{wanted.source.factory}" if wanted.source.factory else ""),
             kind=wanted.source.kind.value,
-            source_digest=digest(Path(wanted.source.path)),
+            source_files=files.digests(of_source),
             reference=prepared.about["precision"],
             reference_reason=prepared.about["reason"],
             samples=f"{len(prepared.rows)} samples of {', '.join(map(str, wanted.samples)) or 'random numbers'}",
@@ -109,9 +118,15 @@ class Conversion:
         """The model directory of a candidate, as it was judged."""
         return self._work / "candidates" / name / self._wanted.model
 
+    def _given_files(self) -> list[Path]:
+        wanted = self._wanted
+        given = [Path(each.file) for each in wanted.plan.candidates if not each.made_by]
+        return [*files_of(wanted.source), *wanted.samples, *([wanted.check] if wanted.check else []), *given]
+
     def _prepare(self) -> Prepared:
         wanted = self._wanted
-        told = self._step("describe", {})["inputs"]
+        about_source = self._step("describe", {})
+        told = about_source["inputs"]
         arrays = [read_npz(path) for path in wanted.samples if path.suffix != ".json"]
         specs = msgspec.convert(told, list[TensorSpec])
         description, largest = described(specs, wanted.inputs, arrays, wanted.max_batch_size)
@@ -142,7 +157,8 @@ class Conversion:
             )
         questions = [reference[case.name] for case in cases if case.name == case.asks]
         outputs = observed_outputs(questions, about["datatypes"], is_batching=description.is_batching)
-        return Prepared(description, largest, rows, cases, outputs, reference, own, about)
+        files = [Path(file) for file in about_source["files"]]
+        return Prepared(description, largest, rows, cases, outputs, reference, own, about, files)
 
     def _make(self, prepared: Prepared) -> dict[str, StepFailed | dict[str, Any]]:
         """What became of each step."""
@@ -214,6 +230,7 @@ class Conversion:
         save_cases(self._work / ROWS, [case for case in prepared.cases if case.name == case.asks][:1])
         rounds: dict[str, list[tuple[Load, ...]]] = {name: [] for name in passed}
         memory: dict[str, int] = {}
+        failed: dict[str, Finding] = {}
         arguments = {
             "cases": CASES,
             "case_count": 1,
@@ -222,17 +239,22 @@ class Conversion:
         }
         for number in range(_ROUNDS):
             for name in passed if number % 2 == 0 else reversed(passed):
+                if name in failed:
+                    continue
                 try:
                     result = self._serve(name, arguments, f"load-{name}")
                 except StepFailed as failure:
-                    raise CannotConvert(str(failure)) from None
+                    failed[name] = Finding("load", "all", False, detail=str(failure))
+                    continue
                 rounds[name].append(msgspec.convert(result["levels"], tuple[Load, ...]))
                 memory[name] = result["memory_bytes"]
         return [
-            msgspec.structs.replace(each, speed=Speed(tuple(rounds[each.name]), memory[each.name]))
-            if each.name in rounds
-            else each
-            for each in outcomes
+            outcome.with_finding(failed[outcome.name])
+            if outcome.name in failed
+            else msgspec.structs.replace(outcome, speed=Speed(tuple(rounds[outcome.name]), memory[outcome.name]))
+            if outcome.name in rounds
+            else outcome
+            for outcome in outcomes
         ]
 
     def _serve(self, name: str, arguments: dict[str, Any], title: str) -> dict[str, Any]:

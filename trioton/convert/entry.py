@@ -24,6 +24,7 @@ from repository.readable_pbtxt import format_readable
 from repository.warmup_data import WARMUP_DIRECTORY
 from trioton.convert.plan import Candidate
 from trioton.convert.tensors import Array, Arrays, Description, TensorSpec
+from trioton.tools.model_sources import belongs_to, renamed
 
 VERSION = "1"
 PROVENANCE = "provenance.json"
@@ -75,13 +76,8 @@ def write_entry(folder: Path, candidate: Candidate, made: Path, config: ModelCon
 
 def model_files(candidate: Candidate, made: Path) -> list[tuple[Path, str]]:
     """The model's file or folder, and weights that lie beside it, with their names in a version directory."""
-    found = [(made, candidate.filename)]
-    for beside in sorted(made.parent.iterdir()):
-        if made.suffix == ".onnx" and beside.name in (f"{made.name}.data", f"{made.name}_data", f"{made.stem}.data"):
-            found.append((beside, beside.name))  # the file names them
-        if made.suffix == ".xml" and beside.name == f"{made.stem}.bin":
-            found.append((beside, f"{Path(candidate.filename).stem}.bin"))
-    return found
+    besides = (each for each in sorted(made.parent.iterdir()) if belongs_to(each, made))
+    return [(made, candidate.filename), *((each, renamed(each, made, candidate.filename)) for each in besides)]
 
 
 def _place(source: Path, target: Path) -> None:

@@ -161,5 +161,10 @@ class ConvertFlags:
         metavar=INTEGER,
         help="The most memory that a step may use, in MB. Where absent, three quarters of the machine's.",
     )
+    all_must_pass: bool = switch(
+        group=TOOLS,
+        help="Write nothing, and end with exit code 4, unless every candidate has passed. Where absent, those that "
+        "have not are named, and the best of the others is written.",
+    )
     force: bool = switch(group=TOOLS, help="Replace a model of this name that is there already.")
     json: bool = switch(group=TOOLS, help="Write the report as JSON, for programs.")

@@ -31,14 +31,19 @@ class Outcome(msgspec.Struct, frozen=True):
     def is_passed(self) -> bool:
         return self.verdict is not None and self.verdict.is_passed
 
+    def with_finding(self, finding: Finding) -> Outcome:
+        findings = self.verdict.findings if self.verdict is not None else ()
+        return msgspec.structs.replace(self, verdict=Verdict((*findings, finding)))
+
 
 class Report(msgspec.Struct, frozen=True):
-    """The whole. `chosen` is empty where nothing is written, `samples` says where the data comes from."""
+    """The whole. `chosen` is empty where none is good enough, `samples` says where the data comes from; `source_files`
+    are digests by path, of the source's own file first."""
 
     model: str
     source: str
     kind: str
-    source_digest: str
+    source_files: dict[str, str]
     reference: str
     reference_reason: str
     samples: str
@@ -50,10 +55,16 @@ class Report(msgspec.Struct, frozen=True):
     why: str
     environment: dict[str, str]
 
+    @property
+    def not_passed(self) -> tuple[str, ...]:
+        """Names of the candidates that are not good enough, or could not be made."""
+        return tuple(outcome.name for outcome in self.outcomes if not outcome.is_passed)
+
 
 def as_json(report: Report) -> dict[str, Any]:
     """With the worst of each check in place of all that passed."""
     whole: dict[str, Any] = msgspec.to_builtins(report)
+    whole["not_passed"] = list(report.not_passed)
     for entry, outcome in zip(whole["outcomes"], report.outcomes, strict=True):
         entry.pop("verdict")
         entry["is_passed"] = outcome.is_passed
@@ -81,7 +92,10 @@ def as_text(report: Report) -> str:
     ]
     for outcome in report.outcomes:
         lines += _reasons(outcome)
-    return "\n".join([*lines, "", report.why])
+    lines += ["", report.why]
+    if report.not_passed:
+        lines.append(f"NOT PASSED, for the reasons above: {', '.join(report.not_passed)}")
+    return "\n".join(lines)
 
 
 def _table(report: Report) -> Iterator[str]:

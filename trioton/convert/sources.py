@@ -44,7 +44,7 @@ def find_source(word: str) -> Source:
         return Source(SourceKind.MODULE, str(Path(path).absolute()), factory)
     place = Path(word)
     if not place.is_file():
-        raise UsageError(f"'{word}' is no file")
+        raise UsageError(f"'{word}' is neither a file nor a folder that can be converted")
     return Source(_kind_of_file(place), str(place.absolute()))
 
 

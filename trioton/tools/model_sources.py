@@ -120,8 +120,8 @@ def _file(path: Path, wishes: Wishes, registry: BackendRegistry) -> GivenModel:
     filename, config = _form_of_file(path, wishes, registry)
     files = {f"{version}/{filename}": path}
     for beside in sorted(path.parent.iterdir()):  # weights in files of their own, which the model names
-        if beside.name != path.name and beside.is_file() and _belongs_to(beside, path):
-            files[f"{version}/{_renamed(beside, path, filename)}"] = beside
+        if beside.name != path.name and beside.is_file() and belongs_to(beside, path):
+            files[f"{version}/{renamed(beside, path, filename)}"] = beside
     return GivenModel(wishes.name or _name_of(path), (version,), files, _wished(config, wishes))
 
 
@@ -274,7 +274,7 @@ def given_output(text: str) -> ModelOutput:
     return ModelOutput(name, datatype, dims=dims)
 
 
-def _belongs_to(beside: Path, path: Path) -> bool:
+def belongs_to(beside: Path, path: Path) -> bool:
     """Whether a file carries the weights of the model file: `m.onnx.data`, `m.onnx_data`; `m.bin` of `m.xml`, `m.npz`
     of `m.jax`."""
     if path.suffix in _WEIGHTS:
@@ -282,7 +282,7 @@ def _belongs_to(beside: Path, path: Path) -> bool:
     return path.suffix == ".onnx" and beside.name in (f"{path.name}.data", f"{path.name}_data", f"{path.stem}.data")
 
 
-def _renamed(beside: Path, path: Path, filename: str) -> str:
+def renamed(beside: Path, path: Path, filename: str) -> str:
     """An ONNX file names its weights; the others are looked for by the model's own name."""
     return f"{Path(filename).stem}{_WEIGHTS[path.suffix]}" if path.suffix in _WEIGHTS else beside.name
 

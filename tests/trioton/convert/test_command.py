@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,12 @@ import pytest
 from repository.pbtxt import parse_pbtxt
 from tests.trioton.convert import onnx_models
 from trioton.cli import main
-from trioton.convert.command import CANNOT_RUN, NONE_KEEPS_THE_BOUND, NONE_PASSED
+from trioton.convert.command import CANNOT_RUN, NONE_KEEPS_THE_BOUND, NONE_PASSED, NOT_ALL_PASSED
+from trioton.convert.conversion import Conversion, Wanted
+from trioton.convert.plan import plan_of
+from trioton.convert.processes import Limits, Processes, StepFailed
+from trioton.convert.report import as_text
+from trioton.convert.sources import find_source
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +99,9 @@ def test_a_mutant_is_not_written(place: Path, mutant: str, capsys: pytest.Captur
     assert outcomes["honest"]["is_passed"]
     assert not outcomes["mutant"]["is_passed"]
     assert outcomes["mutant"]["failures"]
-    assert "FAILED" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "FAILED" in text
+    assert "NOT PASSED, for the reasons above: mutant\n" in text
 
 
 def test_where_none_passes_nothing_is_written(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,6 +111,44 @@ def test_where_none_passes_nothing_is_written(place: Path, capsys: pytest.Captur
     assert convert("--to=as-is", "--check=check.py") == NONE_PASSED
     assert not Path("models").exists()
     assert "your check: AssertionError" in capsys.readouterr().out
+
+
+def test_all_must_pass_where_that_is_asked_for(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx_models.save(onnx_models.outputs_swapped(), place / "mutant.onnx")
+    assert convert("--to=as-is", "--candidate=mutant=mutant.onnx", "--all-must-pass") == NOT_ALL_PASSED
+    assert not Path("models").exists()
+    assert report()["not_passed"] == ["mutant"]
+    assert "nothing is written, for not all candidates have passed" in capsys.readouterr().err
+    assert convert("--to=as-is", "--all-must-pass") == 0
+
+
+def test_a_source_that_changes_meanwhile_is_not_written(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "check.py").write_text(
+        f"def check(inputs, outputs, reference):\n    open({str(place / 'classifier.onnx')!r}, 'ab').write(b' ')\n"
+    )
+    assert convert("--to=as-is", "--check=check.py") == CANNOT_RUN
+    assert not Path("models").exists()
+    error = capsys.readouterr().err
+    assert "changed during the conversion" in error
+    assert str(place / "classifier.onnx") in error
+
+
+class FailingUnderLoad(Processes):
+    def run(self, program: str, arguments: Mapping[str, Any], name: str = "") -> dict[str, Any]:
+        if name == "load-fragile":
+            raise StepFailed("load-fragile: ended by SIGSEGV")
+        return super().run(program, arguments, name)
+
+
+def test_a_candidate_that_fails_under_load_leaves_the_others_in_the_choice(place: Path) -> None:
+    source = find_source("classifier.onnx")
+    plan = plan_of(source, ["as-is"], [("fragile", str(place / "classifier.onnx"))])
+    wanted = Wanted("classifier", source, plan, (), [place / "rows.npz"], None, None, {}, None, (1,), 0.1)
+    work = place / "work"
+    work.mkdir()
+    found = Conversion(wanted, work, FailingUnderLoad(work, Limits(60, 1 << 32)), lambda text: None).run()
+    assert (found.chosen, found.not_passed) == ("as-is", ("fragile",))
+    assert "ended by SIGSEGV" in as_text(found)
 
 
 def test_a_check_of_the_users_own_that_passes(place: Path) -> None:

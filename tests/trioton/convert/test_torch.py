@@ -58,6 +58,20 @@ def test_a_module_becomes_all_that_its_backends_serve(place: Path) -> None:
     assert result("03-onnx")["exporter"] == "dynamo"
 
 
+def test_files_that_a_factory_reads_are_part_of_the_source(place: Path) -> None:
+    make_files(place)
+    (place / "sizes.py").write_text("SCALE = 1.0\n")
+    (place / "with_weights.py").write_text(
+        "import torch\nfrom net import Net\nfrom sizes import SCALE\n"
+        "def make():\n    net = Net(SCALE)\n"
+        f"    net.load_state_dict(torch.load({str(place / 'weights.bin')!r}))\n    return net\n"
+    )
+    assert convert("with_weights.py:make", "--to=pt2") == {"pt2": True}
+    provenance = json.loads(Path("models/net/1/provenance.json").read_text())
+    names = sorted(Path(path).name for path in provenance["source"]["files"])
+    assert names == ["net.py", "sizes.py", "weights.bin", "with_weights.py"]
+
+
 def test_mutants_of_torch_do_not_pass_and_honest_files_do(place: Path) -> None:
     make_files(place)
     files = ("honest.onnx", "net.pt2", "scaled.onnx", "training.onnx", "frozen.pt2")

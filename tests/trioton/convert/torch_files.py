@@ -39,5 +39,6 @@ for name, net, more in (
 size = torch.export.Dim.DYNAMIC
 for name, sizes in ("net", {0: size, 2: size, 3: size}), ("frozen", {2: size, 3: size}):
     torch.export.save(torch.export.export(Net().eval(), (image,), dynamic_shapes=(sizes,)), name + ".pt2")
+torch.save(Net().state_dict(), "weights.bin")
 torch.jit.trace(Net().eval(), image).save("traced.pt")
 """

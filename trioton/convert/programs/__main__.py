@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -37,9 +38,12 @@ def main(path: Path, *, is_owned: bool) -> int:
 
 
 def _end_with_owner() -> None:
-    """The owner holds the other end of standard input, whatever becomes of it."""
+    """The owner holds the other end of standard input, whatever becomes of it. Compilers that a step has started end,
+    too."""
     while os.read(0, 4096):
         pass
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
