@@ -11,7 +11,7 @@ from trioton.perf.caller import DataError
 from trioton.perf.data import generated
 from trioton.perf.data.dataset import Dataset
 from trioton.perf.data.generated import LARGEST_INTEGER, Generated
-from trioton.perf.data.inputs import given_shape
+from trioton.perf.data.inputs import TensorSlot, given_shape
 
 DATATYPES = [each for each in DataType if each is not DataType.INVALID]
 
@@ -61,7 +61,7 @@ def test_a_text_that_is_given() -> None:
 
 def test_optional_inputs_are_left_out() -> None:
     model = slots(("A", "FP32", [1]))
-    optional = generated.TensorSlot("B", DataType.FP32, (1,), is_optional=True)
+    optional = TensorSlot("B", DataType.FP32, (1,), is_optional=True)
     both = type(model)(model.model, (*model.inputs, optional), model.outputs, model.is_batching)
     assert all(step.tensors.keys() == {"A"} for step in Generated().dataset(both).steps)
 

@@ -17,7 +17,7 @@ import trio
 from protocol.messages import Tensor
 from tests.trioton.perf.data.models import slots
 from trioton.perf.caller import DataError, Payload, TargetError
-from trioton.perf.data import region_slots, regions
+from trioton.perf.data import regions
 from trioton.perf.data.region_slots import region_prefix
 from trioton.perf.data.regions import SystemMemory
 
@@ -48,7 +48,7 @@ class Registry:
 
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
-    monkeypatch.setattr(region_slots.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     return Registry()
 
 
@@ -76,7 +76,8 @@ async def test_inputs_lie_in_one_region_and_outputs_in_another(registry: Registr
             key, size = registry.regions[region.name]
             memory = SharedMemory(key.removeprefix("/"))
             assert region.offset + region.byte_size <= size
-            found = bytes(memory.buf[region.offset : region.offset + region.byte_size])
+            buffer: memoryview = memory.buf  # type: ignore[assignment]
+            found = bytes(buffer[region.offset : region.offset + region.byte_size])
             memory.close()
             assert found == bytes(before.inputs[0].data)
             assert after.inputs[0].shape == (1, 3)
@@ -153,10 +154,10 @@ def test_prefixes_of_living_users_differ(tmp_path: Path) -> None:
 def test_a_process_that_is_killed_leaves_no_memory(tmp_path: Path) -> None:
     """Python's resource tracker outlives it, and the lock of its slot does not."""
     code = f"""
-        import sys, trio
+        import tempfile, trio
         from pathlib import Path
         from tests.trioton.perf.data import test_regions as t
-        t.region_slots.tempfile.gettempdir = lambda: {str(tmp_path)!r}
+        tempfile.gettempdir = lambda: {str(tmp_path)!r}
         async def main():
             registry = t.Registry()
             async with t.SystemMemory().placed([t.payload(1)], t.MODEL, registry):
