@@ -178,10 +178,12 @@ class LoadParameters:
     Attributes:
         config: a model configuration as JSON text, in place of `config.pbtxt`.
         files: contents by `<version>/<name>`, in place of the model's files; `config` must then be given.
+        within_budget: fail where the memory budget has no room for it, and none can be made, instead of exceeding it.
     """
 
     config: str | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
+    within_budget: bool = False
 
 
 class ReplyChannel(Protocol):

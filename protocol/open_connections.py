@@ -28,7 +28,7 @@ class OpenConnections:
 
     @contextmanager
     def of(self, protocol: str, count: Count) -> Iterator[None]:
-        """Within this block a listener counts; `protocol` is "http", "grpc", "openai" or "metrics"."""
+        """Within this block a listener counts; `protocol` is the word of its flags, such as "http"."""
         listener = (protocol, count)
         self._listeners.append(listener)
         try:

@@ -31,8 +31,8 @@ from protocol.shared_memory.table import SharedMemoryTable
 class EdgeServices:
     """`access` and `forwarding` are the edge's own, the rest is shared. `load_report` gives the load figures of a model
     by name, for load balancers, and `metrics` the text of the metrics; `connections` counts those that are open;
-    `gen_ai` is there if calls of generative models are to be observed; `addresses` are those bound so far, by "grpc",
-    "http", "openai" and "metrics"; `responses` are those that the OpenAI interface keeps, `media` fetches what clients
+    `gen_ai` is there if calls of generative models are to be observed; `addresses` are those bound so far, by the
+    words of their flags; `responses` are those that the OpenAI interface keeps, `media` fetches what clients
     name by URLs, if that is allowed, `console` is there if it was asked for, and `keeping` has jobs and batches, if the
     server keeps any."""
 

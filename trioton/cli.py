@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from repository.stores.urls import StoreUrl
+from trioton.cloud_environment import cloud_defaults, cloud_repository
 from trioton.config_file import CONFIG_FLAG, read_config_file
 from trioton.debug_delays import debug_delays
 from trioton.demo_flags import DemoSettings
@@ -128,6 +129,7 @@ def settings_from(
     file = values.pop(CONFIG_FLAG, None)
     if file is not None:
         values = {**read_config_file(table, file), **values}
+    values = {**cloud_defaults(table, environment), **values}
     name = values.pop("served_model_name", "")
     folders = [folder for _, folder in found if folder is not None]
     if name and len(folders) != 1:
@@ -136,6 +138,8 @@ def settings_from(
     wanted = values.get("load_model", ())
     if values.get("model_control_mode") == "explicit" and "*" not in wanted:
         values["load_model"] = (*wanted, *(model.name for model in served))  # they were asked for by name, too
+    if not (found or values.get("model_repository")):
+        values["model_repository"] = cloud_repository(table, environment)
     own = {"log_escape": _escapes_log(environment), "debug_delays": debug_delays(environment)}
     return Settings(folders=served, **{**own, **defaults, **values})
 

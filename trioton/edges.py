@@ -1,4 +1,4 @@
-"""Composes the gRPC, HTTP, OpenAI and metrics services from the settings.
+"""Composes the gRPC, HTTP, OpenAI, SageMaker, Vertex AI and metrics services from the settings.
 
 Part of the composition root: here a setting becomes a part of an edge. `trioton.server` opens and closes what this
 module makes.
@@ -24,10 +24,13 @@ from protocol.failures import CallbackFailures
 from protocol.gen_ai import GenAi
 from protocol.grpc.server import serve_grpc
 from protocol.grpc.settings import ALPN_PROTOCOL as GRPC_ALPN_PROTOCOL
+from protocol.http.cloud.redirected import serve_platform
+from protocol.http.cloud.sagemaker import SageMaker
+from protocol.http.cloud.vertex_ai import VertexAI
 from protocol.http.connections import ALPN_PROTOCOLS
 from protocol.http.metrics import MetricsSettings, serve_metrics
 from protocol.http.server import serve_http
-from protocol.http.settings import Interface
+from protocol.http.settings import HttpSettings, Interface
 from protocol.jobs.keeping import JobKeeping
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
@@ -100,7 +103,14 @@ def tls_contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
 def edges(settings: Settings, shared: Shared, tls: Mapping[str, ssl.SSLContext]) -> dict[str, Edge]:
     """The services that are switched on, by the word in their flags and in the order in which they open. `tls` is that
     of `tls_contexts`."""
-    makers = {"grpc": _grpc, "http": _http, "openai": _openai, "metrics": _metrics}
+    makers = {
+        "grpc": _grpc,
+        "http": _http,
+        "openai": _openai,
+        "sagemaker": _sagemaker,
+        "vertex-ai": _vertex_ai,
+        "metrics": _metrics,
+    }
     return {
         word: makers[word](settings, shared, address, tls.get(word)) for word, address in settings.services().items()
     }
@@ -142,6 +152,25 @@ def _openai(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLCo
         console=False,
     )
     return partial(serve_http, services, edge, leaving=shared.leaving)
+
+
+def _sagemaker(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLContext | None) -> Edge:
+    services, edge = _platform(settings, shared, address)
+    app = SageMaker(services, edge, settings.sagemaker())
+    return partial(serve_platform, app, app.inner, "sagemaker", leaving=shared.leaving)
+
+
+def _vertex_ai(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLContext | None) -> Edge:
+    services, edge = _platform(settings, shared, address)
+    app = VertexAI(services, edge, settings.vertex_ai())
+    return partial(serve_platform, app, app.inner, "vertex-ai", leaving=shared.leaving)
+
+
+def _platform(settings: Settings, shared: Shared, address: Address) -> tuple[EdgeServices, HttpSettings]:
+    """As Triton has them: HTTP's limits and restrictions hold, its header forwarding does not."""
+    services = _services(shared, settings.http_restricted_api, HTTP_API, None)
+    host, port = address
+    return services, replace(settings.http_edge(), host=host, port=port, console=False)
 
 
 def services_of_batches(shared: Shared) -> EdgeServices:

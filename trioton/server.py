@@ -90,7 +90,7 @@ from trioton.metrics.metrics import Metrics
 from trioton.metrics.traced import note_trace
 from trioton.reload import Reloader
 from trioton.settings import Address, Settings
-from trioton.start_checks import StartError, check_loads, check_repositories
+from trioton.start_checks import StartError, check_loads, check_repositories, check_vertex_ai
 from trioton.start_files import StartFiles
 from trioton.tables import model_table
 
@@ -130,6 +130,8 @@ SERVICE_NAMES = {
     "grpc": "GRPCInferenceService",
     "http": "HTTPService",
     "openai": "OpenAI frontend",
+    "sagemaker": "Sagemaker HTTPService",
+    "vertex-ai": "Vertex AI HTTPService",
     "metrics": "Metrics Service",
 }
 
@@ -144,8 +146,8 @@ class Server:
         settings: as given.
         listening: set when every service listens; the models are still to be loaded.
         started: set when the models are loaded, and every service serves.
-        addresses: where the services listen, by "grpc", "http", "openai" and "metrics"; complete before the models are
-            loaded.
+        addresses: where the services listen, by "grpc", "http", "openai", "sagemaker", "vertex-ai" and "metrics";
+            complete before the models are loaded.
 
     Args:
         settings: all that can be configured.
@@ -397,6 +399,8 @@ class Server:
         logger.info("%s", await self.model_table(), extra=VERBATIM)
         if self.settings.exit_on_error:
             check_loads(await self.core.repository_index(), self.settings)
+        if self.settings.allow_vertex_ai:
+            check_vertex_ai(await self.core.repository_index(ready=True), self.settings)
         self._memory.limit = self.settings.request_memory()  # of what the models have left
         for word, address in self.addresses.items():
             logger.info("Started %s at %s", SERVICE_NAMES[word], address_text(address))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from trioton.capture_flags import CAPTURE, CaptureFlags
+from trioton.cloud_flags import CLOUD, CloudFlags
 from trioton.compatibility_flags import COMPATIBILITY, CompatibilityFlags
 from trioton.debug_delays import DebugDelays
 from trioton.demo_flags import DEMO
@@ -52,6 +53,7 @@ GROUPS = {
     HTTP: "http",
     OPENAI: "openai",
     GRPC: "grpc",
+    CLOUD: "cloud",
     METRICS: "metrics",
     SCHEDULING: "scheduling",
     JOBS: "jobs",
@@ -80,6 +82,7 @@ class Settings(
     HttpFlags,
     OpenAIFlags,
     GrpcFlags,
+    CloudFlags,
 ):
     """A server's settings: a keyword argument for each flag of `trioton serve`, with its name, default and unit.
 
@@ -115,7 +118,7 @@ class Settings(
         self.check_grpc()
         self.check_http()
         self.check_openai()
-        self.check_compatibility()
+        self.check_cloud(self.services())
         self.check_webhooks()
         if self.metrics_use_ssl and not self.http_use_ssl:
             raise UsageError("--metrics-use-ssl needs --http-use-ssl=true, whose certificates it serves with")
@@ -134,6 +137,7 @@ class Settings(
             "grpc": (self.allow_grpc, self.grpc_address, self.grpc_port),
             "http": (self.allow_http, self.http_address, self.http_port),
             "openai": (self.openai_port is not None, self.openai_address or self.http_address, self.openai_port or 0),
+            **self.cloud_services(),
             "metrics": (self.allow_metrics, self.metrics_address or self.http_address, self.metrics_port),
         }
         return {word: (address, port) for word, (allowed, address, port) in wanted.items() if allowed}

@@ -14,6 +14,7 @@ from protocol.core import ModelIndex
 from protocol.errors import ServerError
 from repository.stores.store_repository import StoreRepository, Stores
 from repository.stores.urls import StoreUrl
+from trioton.cloud_flags import vertex_ai_failure
 from trioton.settings import Settings
 
 logger = logging.getLogger("trioton.server")
@@ -72,6 +73,23 @@ def check_loads(index: Sequence[ModelIndex], settings: Settings) -> None:
         raise StartError(
             f"creating server: Internal - failed to load all models ({reasons}). "
             "Mend them, or serve the others with --exit-on-error=false"
+        )
+
+
+def check_vertex_ai(index: Sequence[ModelIndex], settings: Settings) -> None:
+    """Whether Vertex AI's predictions have a model; `index` has those that serve.
+
+    Raises:
+        StartError: it is not there, or none is named and there is more than one.
+    """
+    names, wanted = {entry.name for entry in index}, settings.vertex_ai_default_model
+    if wanted and wanted not in names:
+        raise StartError(vertex_ai_failure(f"Expect the default model '{wanted}' is loaded"))
+    if not wanted and len(names) != 1:
+        raise StartError(
+            vertex_ai_failure(
+                "Expect the model repository contains only a single model if default model is not specified"
+            )
         )
 
 

@@ -70,10 +70,12 @@ class ModelControl:
         # The models whose last load failed for want of their store, so that the same files may be had another time.
         self.out_of_reach: set[str] = set()
 
-    async def load_if_absent(self, name: str, tried: frozenset[str] = frozenset()) -> None:
+    async def load_if_absent(
+        self, name: str, tried: frozenset[str] = frozenset(), parameters: LoadParameters = NO_PARAMETERS
+    ) -> None:
         """Load a model unless it serves already."""
         try:
-            await self.load(name, LoadParameters(), tried, only_if_absent=True)
+            await self.load(name, parameters, tried, only_if_absent=True)
         except ServerError as error:  # noted in the table; the other models serve
             entry = self._table.entry(name)
             if not entry.versions and not entry.failure:
@@ -124,7 +126,7 @@ class ModelControl:
         entry = self._table.entry(directory.identifier)
         needed = await self._needs(entry, directory, parameters)
         with self._dependencies.wanted(needed.names):
-            await self._load_composing(entry, needed, tried)
+            await self._load_composing(entry, needed, tried, within_budget=parameters.within_budget)
             await self._load_from(entry, directory, parameters, only_if_absent=only_if_absent)
         return entry
 
@@ -184,7 +186,7 @@ class ModelControl:
             entry = self._table.find_entry(name) or self._table.entry(name)
             needed = await self._needs(entry, files.directory, parameters)
             with self._dependencies.wanted(needed.names):
-                await self._load_composing(entry, needed, frozenset())
+                await self._load_composing(entry, needed, frozenset(), within_budget=parameters.within_budget)
                 async with entry.lock:
                     source = await self._read(entry, files.directory, files.directory, parameters)
                     async with self._load_limit:
@@ -194,7 +196,9 @@ class ModelControl:
         finally:
             await release(files)
 
-    async def _load_composing(self, entry: ModelEntry, needs: Needs, tried: frozenset[str]) -> None:
+    async def _load_composing(
+        self, entry: ModelEntry, needs: Needs, tried: frozenset[str], *, within_budget: bool
+    ) -> None:
         """Load the models of an ensemble's steps, or of a traffic split, that do not serve, while holding neither a
         lock nor a load slot.
 
@@ -204,11 +208,12 @@ class ModelControl:
         if not needs.names:
             return
         try:
+            parameters = LoadParameters(within_budget=within_budget)
             await self._composing.check(entry.name, needs)
             async with trio.open_nursery() as loads:
                 for name in needs.names:
                     if name not in tried and not self._table.entry(name).can_serve:
-                        loads.start_soon(self.load_if_absent, name, tried)
+                        loads.start_soon(self.load_if_absent, name, tried, parameters)
             self._composing.check_loaded(entry.name, needs)
         except ServerError as error:
             raise self._life_cycle.failed(entry, error) from None

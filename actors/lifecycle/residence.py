@@ -23,7 +23,7 @@ from actors.model.deferred import DeferredRequests
 from actors.model.servable import Servable
 from actors.model.submission import Submission
 from protocol.core import ReplyChannel
-from protocol.errors import Internal, ServerError
+from protocol.errors import Internal, Overloaded, ServerError
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse
 
@@ -311,14 +311,23 @@ class Residence:
 
     # For the life cycle of models
 
-    async def make_room(self, entry: ModelEntry, models: Sequence[Servable]) -> None:
+    async def make_room(self, entry: ModelEntry, models: Sequence[Servable], *, within_budget: bool = False) -> None:
         """Before these are loaded, by whatever request: evict idle models, as far as needed. Where that is not enough,
-        they are loaded all the same."""
+        they are loaded all the same, but `within_budget`.
+
+        Raises:
+            Overloaded: they have to be `within_budget`, and there is no room.
+        """
         if not models or self._budget.is_reserved(entry.name):
             return
         size = sum([await trio.to_thread.run_sync(estimated_bytes, model) for model in models])
         size = self._budget.sizes.get(entry.name, size)
         victims = self._budget.victims(size, (entry.name,), self._is_idle)
+        if not victims.fits and within_budget:
+            raise Overloaded(
+                f"out of memory: it needs {size} bytes of the memory budget, {self._budget.used} of "
+                f"{self._budget.limit} cannot be freed now"
+            )
         if not victims.fits:
             logger.info(
                 "model '%s' is loaded above the memory budget: it needs %d bytes, %d of %d cannot be freed now",

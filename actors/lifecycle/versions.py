@@ -135,8 +135,7 @@ class ModelLifeCycle:
         while True:
             try:
                 prepared = await self._prepare(entry, directory, config, parameters)
-                if self._residence is not None:
-                    await self._residence.make_room(entry, [each for each in prepared if each.version not in kept])
+                await self._make_room(entry, [each for each in prepared if each.version not in kept], parameters)
                 return await self._bring_up(entry, prepared, kept, files)
             except LoadFailed as error:
                 if not left or not error.may_pass:
@@ -145,6 +144,14 @@ class ModelLifeCycle:
             logger.warning("'%s' failed to load, tried again in %g s (%d times more at most)", entry.name, delay, left)
             await trio.sleep(delay)
             left -= 1
+
+    async def _make_room(self, entry: ModelEntry, models: Sequence[Servable], parameters: LoadParameters) -> None:
+        if self._residence is None:
+            return
+        try:
+            await self._residence.make_room(entry, models, within_budget=parameters.within_budget)
+        except ServerError as error:
+            raise self.failed(entry, error) from None
 
     async def _prepare(
         self, entry: ModelEntry, directory: ModelDirectory, config: ModelConfig | None, parameters: LoadParameters

@@ -19,6 +19,7 @@ from protocol.errors import Internal, InvalidArgument, Overloaded, ServerError, 
 from protocol.http.access import UNLOGGED, ended
 from protocol.http.body import BodyLimit
 from protocol.http.charges import ChargedWriter, charge_reply, declared_size
+from protocol.http.codec.binary_type import CONTENT_TYPE
 from protocol.http.codec.compression import IDENTITY, content_encoding, inflate
 from protocol.http.codec.infer import HEADER_LENGTH, json_too_large
 from protocol.http.codec.request_templates import RequestTemplates
@@ -246,6 +247,8 @@ class HttpApp:
             return self._file_limit
         # A compressed body says nothing of its size; what it inflates to is bounded by max_input_size.
         if (route.has_binary_tail and HEADER_LENGTH in headers) or encoding != IDENTITY:
+            return self._binary_limit
+        if route.binary_type is not None and route.binary_type.is_in(headers.get(CONTENT_TYPE)):
             return self._binary_limit
         return self._json_limit
 

@@ -16,6 +16,7 @@ from protocol.errors import NotFound
 from protocol.http.anthropic import handlers as anthropic
 from protocol.http.anthropic.errors import REQUEST_ID as ANTHROPIC_REQUEST_ID
 from protocol.http.anthropic.errors import anthropic_error_reply
+from protocol.http.codec.binary_type import BinaryType
 from protocol.http.console import events as console_events
 from protocol.http.console import handlers as console_handlers
 from protocol.http.errors import ErrorForm, MethodNotAllowed, error_reply
@@ -65,6 +66,7 @@ class Route:
         makes_jobs: whether it has a model run later.
         may_wait: whether it waits for what a model does, though it runs none: it is cancelled when the client leaves.
         has_binary_tail: whether a body may hold binary tensors behind its JSON, and so exceed `max_input_size`.
+        binary_type: a media type that says so too, of the platform that the route is for.
         takes_codings: whether a body may be compressed.
         streams_body: whether its handler reads the body as it comes; it may be as large as a file.
         error_form: how errors are written; one for each path.
@@ -84,6 +86,7 @@ class Route:
     makes_jobs: bool = False
     may_wait: bool = False
     has_binary_tail: bool = False
+    binary_type: BinaryType | None = None
     takes_codings: bool = True
     streams_body: bool = False
     error_form: ErrorForm = error_reply

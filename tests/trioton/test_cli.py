@@ -104,7 +104,7 @@ def test_flags_of_tritons_that_have_no_effect_are_taken_and_told() -> None:
         "--buffer-manager-thread-count=2",
         "--cuda-virtual-address-size=0:1048576",
         "--allow-sagemaker=false",
-        "--sagemaker-safe-port-range=8000-9000",
+        "--sagemaker-thread-count=4",
         "--allow-vertex-ai=false",
         "--http-thread-count=0",
         "--exit-timeout-secs=-1",
@@ -119,7 +119,7 @@ def test_flags_of_tritons_that_have_no_effect_are_taken_and_told() -> None:
         "--cache-directory",
         "--buffer-manager-thread-count",
         "--cuda-virtual-address-size",
-        "--sagemaker-safe-port-range",
+        "--sagemaker-thread-count",
     ]
     assert (settings.exit_timeout_secs, settings.model_load_thread_count, settings.log_verbose) == (0, 1, 0)
     assert settings.repository_poll_secs == 0.0
@@ -139,14 +139,6 @@ def test_flags_of_tritons_that_have_no_effect_are_taken_and_told() -> None:
         (
             ["--model-repository=/a", "--load-model=x"],
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
-        ),
-        (
-            ["--model-repository=/a", "--allow-sagemaker=true"],
-            "--allow-sagemaker is a flag of Triton's that Trioton does not have yet",
-        ),
-        (
-            ["--model-repository=/a", "--allow-vertex-ai"],
-            "--allow-vertex-ai is a flag of Triton's that Trioton does not have yet",
         ),
         (["--sagemaker-safe-port-range=1"], "expected <first port>-<last port>, got '1'"),
         (["--model-repository="], "--model-repository: expected a path, got ''"),

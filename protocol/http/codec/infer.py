@@ -149,23 +149,30 @@ def parse_header_length(value: bytes | None, body_size: int) -> int | None:
     if value is None:
         return None
     length = _usual_number(value) if len(value) <= _USUAL_DIGITS else _number(value)
-    if not 0 <= length <= body_size:
-        raise InvalidArgument(f"inference header size should be in range (0, {body_size}), got: {length}")
+    check_header_size(length, body_size)
     return length
 
 
-def _number(value: bytes) -> int:
+def check_header_size(length: int, body_size: int) -> None:
+    """Raises InvalidArgument: the JSON part does not lie within the body."""
+    if not 0 <= length <= body_size:
+        raise InvalidArgument(f"inference header size should be in range (0, {body_size}), got: {length}")
+
+
+def header_size(value: bytes, what: str) -> int:
+    """A number as headers give the length of the JSON part. Raises InvalidArgument, which says of what."""
     text = value.decode("latin-1").strip()
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()):
-        raise InvalidArgument(f"Unable to parse Inference-Header-Content-Length, got: {text}")
+        raise InvalidArgument(f"Unable to parse {what}, got: {text}")
     # Ten digits are enough for the range; more are never converted.
     if len(digits) > 10 or not -(2**31) <= int(text) < 2**31:
-        raise InvalidArgument(
-            f"Unable to parse Inference-Header-Content-Length, value is out of range [ -2147483648, 2147483647 ], "
-            f"got: {text}"
-        )
+        raise InvalidArgument(f"Unable to parse {what}, value is out of range [ -2147483648, 2147483647 ], got: {text}")
     return int(text)
+
+
+def _number(value: bytes) -> int:
+    return header_size(value, "Inference-Header-Content-Length")
 
 
 _USUAL_DIGITS = 11

@@ -35,8 +35,13 @@ def decoupled() -> Unsupported:
 
 async def infer(request: HttpRequest) -> Reply:
     """Run an inference request. Cancelled when the client leaves, and `InferenceCore.infer` with it."""
+    header_length = parse_header_length(request.headers.get(HEADER_LENGTH), len(request.body))
+    return await infer_body(request, header_length)
+
+
+async def infer_body(request: HttpRequest, header_length: int | None) -> Reply:
+    """As `infer`; `header_length` is that of the body's JSON, or None where all of it is."""
     body, name, version = request.body, request.model_name, request.model_version
-    header_length = parse_header_length(request.headers.get(HEADER_LENGTH), len(body))
     known = request.templates.find(body, header_length, model_name=name, model_version=version)
     decoded = known or await _decode(request, header_length)
     inference = request.inference = decoded.request

@@ -393,6 +393,27 @@ async def test_a_model_larger_than_the_budget_is_loaded_alone(three: Path) -> No
         assert resident(core) == ["large"]
 
 
+async def test_a_load_may_have_to_stay_within_the_budget(three: Path) -> None:
+    """It fails where all that holds memory is in use, also one of a model that needs others, and leaves nothing; idle
+    models make room for it."""
+    gate, within = Gate("a", "b"), LoadParameters(within_budget=True)
+    add_model(three, "both", config=ensemble("c", "c"))
+    async with running(three, gate.backend, mode=ControlMode.EXPLICIT, load=("a", "b")) as core:
+        async with trio.open_nursery() as requests:
+            requests.start_soon(ask, core, "a")
+            requests.start_soon(ask, core, "b")
+            await gate.wait_running("a", "b")
+            for name in ("c", "both"):
+                text = "out of memory: it needs 40 bytes of the memory budget, 80 of 100 cannot be freed now"
+                with pytest.raises(InvalidArgument, match=text):
+                    await core.load_model(name, within)
+            assert sorted(resident(core)) == ["a", "b"]
+            gate.open.set()
+        await core.load_model("c", within)
+        assert "c" in resident(core)
+        assert residence(core).used <= BUDGET
+
+
 @pytest.mark.parametrize("text", ["many", "-1", "1.5", "9" * 30])
 async def test_a_size_that_is_none(tmp_path: Path, text: str) -> None:
     add_model(tmp_path, "m", config=sized().replace(f'"{SIZE}"', f'"{text}"'))
