@@ -24,6 +24,7 @@ from trioton.convert.report import Outcome, Report
 from trioton.convert.samples import random_rows, read_json, read_npz, rows_of_arrays
 from trioton.convert.sources import Source
 from trioton.convert.storage import load_answers, save_cases
+from trioton.convert.targets import AS_IS
 from trioton.convert.tensors import Arrays, Description, TensorSpec, observed_outputs
 from trioton.convert.tolerances import TOLERANCES, Precision, Tolerance
 from trioton.convert.watching import WatchedFiles, files_of
@@ -57,7 +58,8 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What every candidate is compared with. `files` are what the source has read besides its own file."""
+    """What every candidate is compared with. `files` are what the source has read besides its own file, `parameters`
+    those of a configuration that serves it as it is."""
 
     description: Description
     largest: int
@@ -68,6 +70,7 @@ class Prepared:
     own: dict[str, Arrays]
     about: dict[str, Any]
     files: list[Path]
+    parameters: dict[str, str]
 
 
 class Conversion:
@@ -158,7 +161,9 @@ class Conversion:
         questions = [reference[case.name] for case in cases if case.name == case.asks]
         outputs = observed_outputs(questions, about["datatypes"], is_batching=description.is_batching)
         files = [Path(file) for file in about_source["files"]]
-        return Prepared(description, largest, rows, cases, outputs, reference, own, about, files)
+        return Prepared(
+            description, largest, rows, cases, outputs, reference, own, about, files, about_source["parameters"]
+        )
 
     def _make(self, prepared: Prepared) -> dict[str, StepFailed | dict[str, Any]]:
         """What became of each step."""
@@ -194,11 +199,13 @@ class Conversion:
             return msgspec.structs.replace(outcome, error=str(step))
         entry, file = self.entry(candidate.name), self._work / candidate.file
         row = prepared.rows[0]
-        config = model_config(candidate, prepared.description, prepared.outputs, prepared.largest, row)
+        parameters = prepared.parameters if candidate.name == AS_IS else {}
+        config = model_config(candidate, prepared.description, prepared.outputs, prepared.largest, row, parameters)
         write_entry(entry, candidate, file, config, row)
         answers_file = f"candidates/{candidate.name}/answers.npz"
         try:
-            served = self._serve(candidate.name, {"cases": CASES, "answers": answers_file}, f"ask-{candidate.name}")
+            asked = {"cases": CASES, "answers": answers_file, **_scalars(prepared)}
+            served = self._serve(candidate.name, asked, f"ask-{candidate.name}")
         except StepFailed as failure:
             return msgspec.structs.replace(
                 outcome, verdict=Verdict((Finding("serving", "all", False, detail=str(failure)),))
@@ -236,6 +243,7 @@ class Conversion:
             "case_count": 1,
             "levels": list(wanted.concurrency),
             "seconds": wanted.load_seconds,
+            **_scalars(prepared),
         }
         for number in range(_ROUNDS):
             for name in passed if number % 2 == 0 else reversed(passed):
@@ -274,6 +282,12 @@ class Conversion:
         usual = TOLERANCES[precision]
         given = {name: value for name, value in self._wanted.overrides.items() if getattr(usual, name) is not None}
         return msgspec.structs.replace(usual, **given)
+
+
+def _scalars(prepared: Prepared) -> dict[str, list[str]]:
+    """Tensors that have no dimensions besides the batch in the model, and one element more as they are served."""
+    specs = {"scalar_inputs": prepared.description.inputs, "scalar_outputs": prepared.outputs}
+    return {kind: [spec.name for spec in each if not spec.dims] for kind, each in specs.items()}
 
 
 def _whole(answers: dict[str, Arrays | str]) -> dict[str, Arrays]:

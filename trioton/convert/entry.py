@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,8 @@ from repository.model_config import (
     ModelDynamicBatching,
     ModelInput,
     ModelOutput,
+    ModelParameter,
+    ModelTensorReshape,
     ModelWarmup,
     WarmupInput,
 )
@@ -24,6 +26,7 @@ from repository.readable_pbtxt import format_readable
 from repository.warmup_data import WARMUP_DIRECTORY
 from trioton.convert.plan import Candidate
 from trioton.convert.tensors import Array, Arrays, Description, TensorSpec
+from trioton.tools.file_kinds import FOREST_BACKEND
 from trioton.tools.model_sources import belongs_to, renamed
 
 VERSION = "1"
@@ -31,25 +34,44 @@ PROVENANCE = "provenance.json"
 
 
 def model_config(
-    candidate: Candidate, description: Description, outputs: Sequence[TensorSpec], largest: int, warmup: Arrays
+    candidate: Candidate,
+    description: Description,
+    outputs: Sequence[TensorSpec],
+    largest: int,
+    warmup: Arrays,
+    parameters: Mapping[str, str],
 ) -> ModelConfig:
     """`warmup` is one row, which is in a file for each input."""
     return ModelConfig(
         backend=candidate.backend,
         max_batch_size=largest,
         input=tuple(
-            ModelInput(each.name, BY_PROTOCOL_NAME[each.datatype], dims=each.shape) for each in description.inputs
+            ModelInput(each.name, BY_PROTOCOL_NAME[each.datatype], dims=each.shape or (1,), reshape=_of_scalars(each))
+            for each in description.inputs
         ),
-        output=tuple(ModelOutput(each.name, BY_PROTOCOL_NAME[each.datatype], dims=each.shape) for each in outputs),
+        output=tuple(_output(candidate, each) for each in outputs),
         dynamic_batching=ModelDynamicBatching() if largest else None,
         model_warmup=tuple(_warmups(description, largest, warmup)),
+        parameters={name: ModelParameter(value) for name, value in parameters.items()},
     )
+
+
+def _output(candidate: Candidate, spec: TensorSpec) -> ModelOutput:
+    reshape = _of_scalars(spec)
+    if candidate.backend == FOREST_BACKEND and spec.shape == (1,):  # which leaves that dimension out else
+        reshape = ModelTensorReshape(())
+    return ModelOutput(spec.name, BY_PROTOCOL_NAME[spec.datatype], dims=spec.shape or (1,), reshape=reshape)
+
+
+def _of_scalars(spec: TensorSpec) -> ModelTensorReshape | None:
+    """A configuration has no dims that are empty: clients have one element there, and the model none."""
+    return None if spec.dims else ModelTensorReshape(())
 
 
 def _warmups(description: Description, largest: int, row: Arrays) -> Sequence[ModelWarmup]:
     inputs = {
         spec.name: WarmupInput(
-            BY_PROTOCOL_NAME[spec.datatype], tuple(row[spec.name].shape), input_data_file=warmup_file(index)
+            BY_PROTOCOL_NAME[spec.datatype], tuple(row[spec.name].shape) or (1,), input_data_file=warmup_file(index)
         )
         for index, spec in enumerate(description.inputs)
     }

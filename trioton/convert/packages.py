@@ -5,13 +5,22 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterable
 
-# By pip's name, the extra that brings it.
+# By the name that is imported, the extra that brings it.
 _EXTRAS = {
     "torch": "convert-torch",
     "onnxscript": "convert-torch",
     "onnx": "convert-onnx",
     "onnxruntime": "cpu",
     "openvino": "openvino",
+    "transformers": "convert-transformers",
+    "tensorflow": "tensorflow",
+    "tf2onnx": "convert-tensorflow",
+    "sklearn": "convert-sklearn",
+    "skl2onnx": "convert-sklearn",
+    "pandas": "convert-sklearn",
+    "joblib": "convert-sklearn",
+    "treelite": "forests",
+    "onnxmltools": "convert-forests",
 }
 
 
@@ -22,5 +31,6 @@ def missing(packages: Iterable[str]) -> list[str]:
 
 def how_to_install(packages: Iterable[str]) -> str:
     names = list(packages)
-    extras = ",".join(dict.fromkeys(_EXTRAS[name] for name in names))
-    return f"not installed: {', '.join(names)}; pip install 'trioton[{extras}]'"
+    extras = ",".join(dict.fromkeys(_EXTRAS[name] for name in names if name in _EXTRAS))
+    words = [f"'trioton[{extras}]'" if extras else "", *(name for name in names if name not in _EXTRAS)]
+    return f"not installed: {', '.join(names)}; pip install {' '.join(filter(None, words))}"

@@ -95,7 +95,7 @@ def given_candidate(name: str, file: str) -> Candidate:
 def _candidate(name: str, source: Source, steps: dict[str, Step]) -> Candidate:
     if name == AS_IS:
         backend, filename = SERVED[source.kind]
-        return Candidate(AS_IS, backend, filename, Precision.FP32, source.path)
+        return Candidate(AS_IS, backend, source.filename or filename, Precision.FP32, source.path)
     target = TARGETS[name]
     file = f"made/{name}/{target.filename}"
     if name == ONNX:
@@ -109,8 +109,9 @@ def _candidate(name: str, source: Source, steps: dict[str, Step]) -> Candidate:
 
 def _what_is_read(target: Target, source: Source, steps: dict[str, Step]) -> tuple[str, str]:
     """The step before, and the file that it makes: the source itself where the target is made of that."""
-    is_direct = target.makes in ("export_torch", "compile_torch")
-    if is_direct:
+    if target.makes in ("export_torch", "compile_torch"):
+        return "", source.path
+    if source.kind is SourceKind.SAVED_MODEL and target.backend == "openvino":  # whose converter reads it itself
         return "", source.path
     return _onnx(source, steps)
 

@@ -96,6 +96,8 @@ def _random(generator: np.random.Generator, spec: TensorSpec) -> Array:
     datatype = BY_PROTOCOL_NAME[spec.datatype]
     if datatype is DataType.BYTES:
         return generator.choice(np.array(["one", "two", "three"]), shape)
+    if spec.name.endswith("mask"):
+        return np.ones(shape, datatype.dtype)  # of transformers: what is hidden at random may be everything
     if datatype is DataType.BOOL:
         return generator.random(shape) < 0.5
     if datatype.dtype.kind in "iu":

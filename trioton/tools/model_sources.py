@@ -112,7 +112,7 @@ def _language_model(path: Path, wishes: Wishes) -> GivenModel:
         place = str(path) if wishes.is_linked else "."
         texts[f"{version}/{ENGINE_ARGUMENTS}"] = f"{json.dumps({'model': place})}\n"
     config = _wished(ModelConfig(backend=wishes.backend), wishes)
-    return GivenModel(wishes.name or folder_name(path) or _name_of(path), (version,), files, config, texts, True)
+    return GivenModel(wishes.name or folder_name(path) or name_of(path), (version,), files, config, texts, True)
 
 
 def _file(path: Path, wishes: Wishes, registry: BackendRegistry) -> GivenModel:
@@ -122,14 +122,14 @@ def _file(path: Path, wishes: Wishes, registry: BackendRegistry) -> GivenModel:
     for beside in sorted(path.parent.iterdir()):  # weights in files of their own, which the model names
         if beside.name != path.name and beside.is_file() and belongs_to(beside, path):
             files[f"{version}/{renamed(beside, path, filename)}"] = beside
-    return GivenModel(wishes.name or _name_of(path), (version,), files, _wished(config, wishes))
+    return GivenModel(wishes.name or name_of(path), (version,), files, _wished(config, wishes))
 
 
 def _directory(path: Path, wishes: Wishes, registry: BackendRegistry) -> GivenModel:
     entries = sorted(entry for entry in path.iterdir() if not _is_stray(entry.name))
     versions = tuple(sorted(int(entry.name) for entry in entries if entry.is_dir() and entry.name.isdigit()))
     own = path / CONFIG_FILE
-    name = wishes.name or (_configured_name(own) if own.is_file() else "") or _name_of(path)
+    name = wishes.name or (_configured_name(own) if own.is_file() else "") or name_of(path)
     if versions:
         if wishes.version is not None:
             raise UsageError(f"'{path}' has versions of its own: {', '.join(map(str, versions))}; --version is for one")
@@ -287,7 +287,7 @@ def renamed(beside: Path, path: Path, filename: str) -> str:
     return f"{Path(filename).stem}{_WEIGHTS[path.suffix]}" if path.suffix in _WEIGHTS else beside.name
 
 
-def _name_of(path: Path) -> str:
+def name_of(path: Path) -> str:
     """The model's name by that of its file or folder: one that has the usual name is called as what it lies in."""
     usual = {Path(form.filename).stem for form in MODEL_FORMS}
     for each in _upwards(path):

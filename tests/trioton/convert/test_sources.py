@@ -35,6 +35,33 @@ def test_files_of_torch_are_told_by_what_is_in_them(tmp_path: Path) -> None:
     assert find_source(str(archive(tmp_path / "b.pt2", "models/model.json"))).kind is SourceKind.EXPORTED
 
 
+@pytest.mark.parametrize(
+    ("name", "start", "kind"),
+    [
+        ("m.json", b'{"learner":{', SourceKind.XGBOOST),
+        ("m.ubj", b"{i\x07learner{", SourceKind.XGBOOST),
+        ("m.txt", b"tree\nversion=v4\n", SourceKind.LIGHTGBM),
+        ("m.tl", b"", SourceKind.TREELITE),
+        ("m.pkl", b"", SourceKind.SKLEARN),
+        ("m.joblib", b"", SourceKind.SKLEARN),
+        ("saved/saved_model.pb", b"", SourceKind.SAVED_MODEL),
+        ("bert/model.safetensors", b"", SourceKind.HUGGING_FACE),
+    ],
+)
+def test_files_and_folders_of_other_libraries(tmp_path: Path, name: str, start: bytes, kind: SourceKind) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(start)
+    if kind is SourceKind.HUGGING_FACE:
+        with pytest.raises(UsageError, match="a folder of neither"):
+            find_source(str(path.parent))
+        (path.parent / "config.json").touch()
+    place = path if path.parent == tmp_path else path.parent
+    source = find_source(str(place))
+    assert (source.kind, source.name) == (kind, place.name.partition(".")[0])
+    assert files_of(source) == [place]
+
+
 def test_a_model_is_called_as_its_folder_where_its_file_has_the_usual_name(tmp_path: Path) -> None:
     (tmp_path / "digits").mkdir()
     (tmp_path / "digits" / "model.onnx").touch()

@@ -14,10 +14,27 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from trioton.convert.packages import how_to_install
 from trioton.convert.processes import OWNED, RESULT
 
-# What decides about results; those that a step has imported are told.
-_PACKAGES = (*("torch", "onnx", "onnxscript", "onnxruntime", "openvino", "numpy", "trioton"),)
+# What decides about results, with pip's name; those that a step has imported are told.
+_PACKAGES = {
+    "torch": "torch",
+    "transformers": "transformers",
+    "onnx": "onnx",
+    "onnxscript": "onnxscript",
+    "onnxruntime": "onnxruntime",
+    "openvino": "openvino",
+    "sklearn": "scikit-learn",
+    "skl2onnx": "skl2onnx",
+    "onnxmltools": "onnxmltools",
+    "xgboost": "xgboost",
+    "lightgbm": "lightgbm",
+    "treelite": "treelite",
+    "tensorflow": "tensorflow",
+    "numpy": "numpy",
+    "trioton": "trioton",
+}
 
 
 def main(path: Path, *, is_owned: bool) -> int:
@@ -62,7 +79,7 @@ def _words(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, ModuleNotFoundError):
-        return f"the Python package '{error.name}' is not installed"
+        return how_to_install([error.name or "a package"])
     if isinstance(error, MemoryError):
         return "out of memory, by the limit of --step-memory-mb"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -71,12 +88,12 @@ def _words(error: BaseException) -> str:
 
 def _versions() -> dict[str, str]:
     found: dict[str, Any] = {"python": sys.version.split()[0]}
-    for name in _PACKAGES:
+    for name, package in _PACKAGES.items():
         if name in sys.modules:
             try:
-                found[name] = importlib.metadata.version(name)
+                found[package] = importlib.metadata.version(package)
             except importlib.metadata.PackageNotFoundError:
-                found[name] = getattr(sys.modules[name], "__version__", "unknown")
+                found[package] = getattr(sys.modules[name], "__version__", "unknown")
     return found
 
 

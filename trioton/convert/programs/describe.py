@@ -26,11 +26,16 @@ def run(arguments: dict[str, Any]) -> dict[str, Any]:
             opened.add(details[0])
 
     sys.addaudithook(hook)
-    inputs = load_source(source).inputs()
+    loaded = load_source(source)
+    inputs = loaded.inputs()
     # What is imported of a cache was opened there.
     opened |= {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
     files = _beside(Path(source.path), opened)
-    return {"inputs": msgspec.to_builtins(tuple(inputs)), "files": files[:_MOST_FILES]}
+    return {
+        "inputs": msgspec.to_builtins(tuple(inputs)),
+        "parameters": dict(loaded.parameters),
+        "files": files[:_MOST_FILES],
+    }
 
 
 def _beside(source: Path, opened: set[str]) -> list[str]:

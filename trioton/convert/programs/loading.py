@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -13,11 +13,15 @@ from trioton.convert.tensors import Arrays, Description, TensorSpec
 
 
 class LoadedSource(Protocol):
+    parameters: Mapping[str, str]
+    """Of a configuration that serves the source as it is."""
+
     def inputs(self) -> Sequence[TensorSpec]:
         """The inputs as the file tells them, with the batch dimension; without datatypes where it tells names only."""
 
     def answer(self, inputs: Arrays, *, is_wide: bool) -> Arrays:
-        """`is_wide`: computed in float64. Raises whatever the framework does."""
+        """`is_wide`: computed in float64. Raises whatever the framework does, and NotImplementedError where it has no
+        such thing."""
         ...
 
 
@@ -25,7 +29,13 @@ _MODULES = {
     SourceKind.MODULE: "torch_source",
     SourceKind.TORCH_SCRIPT: "torch_source",
     SourceKind.EXPORTED: "torch_source",
+    SourceKind.HUGGING_FACE: "torch_source",
     SourceKind.ONNX: "onnx_source",
+    SourceKind.SAVED_MODEL: "tensorflow_source",
+    SourceKind.SKLEARN: "sklearn_source",
+    SourceKind.XGBOOST: "forest_source",
+    SourceKind.LIGHTGBM: "forest_source",
+    SourceKind.TREELITE: "forest_source",
 }
 
 

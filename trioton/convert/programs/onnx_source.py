@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ def load(source: Source) -> OnnxSource:
 
 
 class OnnxSource:
+    parameters: Mapping[str, str] = {}
+
     def __init__(self, path: Path) -> None:
         self._path = path
         options = onnxruntime.SessionOptions()

@@ -45,6 +45,8 @@ def run(arguments: dict[str, Any]) -> dict[str, Any]:
 def _wide(source: LoadedSource, questions: Sequence[Case]) -> tuple[dict[str, Arrays], str]:
     try:
         return {case.name: source.answer(case.inputs, is_wide=True) for case in questions}, ""
+    except NotImplementedError as error:
+        return {}, str(error)
     except Exception as error:
         traceback.print_exc()
         return {}, f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,35 @@ async def _run(arguments: dict[str, Any]) -> dict[str, Any]:
     cases = load_cases(Path(arguments["cases"]))
     async with open_server(settings) as server:
         await _check_ready(server.models, name)
+        asked = _Asked(server.models, name, tuple(arguments["scalar_inputs"]), tuple(arguments["scalar_outputs"]))
         if "answers" in arguments:
-            answers = {case.name: await _answer(server.models, name, case) for case in cases}
+            answers = {case.name: await _answer(asked, case) for case in cases}
             save_answers(Path(arguments["answers"]), answers)
             return {}
         rows = [_single(case, index) for case in cases[: arguments["case_count"]] for index in range(case.rows)]
-        levels = [await _load(server.models, name, rows, level, arguments["seconds"]) for level in arguments["levels"]]
+        levels = [await _load(asked, rows, level, arguments["seconds"]) for level in arguments["levels"]]
         return {"levels": levels, "memory_bytes": _peak_memory()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The model. Scalars are tensors that have one element more for clients than in the model."""
+
+    models: Models
+    name: str
+    scalar_inputs: tuple[str, ...]
+    scalar_outputs: tuple[str, ...]
+
+    async def infer(self, inputs: Arrays) -> Arrays:
+        response = await self.models.infer(InferenceRequest(self.name, self.tensors(inputs)))
+        found = {output.name: output.as_numpy().copy() for output in response.outputs}
+        return {name: array[..., 0] if name in self.scalar_outputs else array for name, array in found.items()}
+
+    def tensors(self, inputs: Arrays) -> list[Tensor]:
+        return [
+            Tensor.from_numpy(name, array[..., np.newaxis] if name in self.scalar_inputs else array)
+            for name, array in inputs.items()
+        ]
 
 
 async def _check_ready(models: Models, name: str) -> None:
@@ -59,14 +82,14 @@ async def _check_ready(models: Models, name: str) -> None:
     raise RuntimeError(reasons[0] if reasons else f"model '{name}' does not load")
 
 
-async def _answer(models: Models, name: str, case: Case) -> Arrays | str:
+async def _answer(asked: _Asked, case: Case) -> Arrays | str:
     try:
         if case.way is Way.TOGETHER:
-            return await _infer(models, name, case.inputs)
+            return await asked.infer(case.inputs)
         parts: list[Arrays] = [{}] * case.rows
 
         async def ask(index: int) -> None:
-            parts[index] = await _infer(models, name, _single(case, index))
+            parts[index] = await asked.infer(_single(case, index))
 
         if case.way is Way.ALONE:
             for index in range(case.rows):
@@ -85,26 +108,17 @@ async def _answer(models: Models, name: str, case: Case) -> Arrays | str:
         return str(errors.exceptions[0])
 
 
-async def _infer(models: Models, name: str, inputs: Arrays) -> Arrays:
-    response = await models.infer(InferenceRequest(name, _tensors(inputs)))
-    return {output.name: output.as_numpy().copy() for output in response.outputs}
-
-
-def _tensors(inputs: Arrays) -> list[Tensor]:
-    return [Tensor.from_numpy(name, array) for name, array in inputs.items()]
-
-
 def _single(case: Case, index: int) -> Arrays:
     if case.rows == 1:
         return case.inputs
     return {name: array[index : index + 1] for name, array in case.inputs.items()}
 
 
-async def _load(models: Models, name: str, rows: Sequence[Arrays], level: int, seconds: float) -> dict[str, Any]:
+async def _load(asked: _Asked, rows: Sequence[Arrays], level: int, seconds: float) -> dict[str, Any]:
     """A closed loop of so many callers."""
-    requests = [_tensors(row) for row in rows]
+    requests = [asked.tensors(row) for row in rows]
     for number in range(_WARM_UP_REQUESTS):
-        await models.infer(InferenceRequest(name, requests[number % len(requests)]))
+        await asked.models.infer(InferenceRequest(asked.name, requests[number % len(requests)]))
     latencies: list[float] = []
     started = time.perf_counter()
     end = started + seconds
@@ -112,7 +126,7 @@ async def _load(models: Models, name: str, rows: Sequence[Arrays], level: int, s
     async def call(offset: int) -> None:
         number = offset
         while (begun := time.perf_counter()) < end:
-            await models.infer(InferenceRequest(name, requests[number % len(requests)]))
+            await asked.models.infer(InferenceRequest(asked.name, requests[number % len(requests)]))
             latencies.append(time.perf_counter() - begun)
             number += level
             await trio.lowlevel.checkpoint()

@@ -6,7 +6,7 @@ import copy
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from backends.pytorch.exported import ExportedProgram
 from backends.pytorch.values import DATA_TYPES
 from protocol.datatypes import DataType
+from trioton.convert.programs.transformers_module import TransformersModule
 from trioton.convert.sources import Source, SourceKind
 from trioton.convert.tensors import Array, Arrays, Description, TensorSpec
 
@@ -25,6 +26,8 @@ def load(source: Source) -> TorchSource:
 
 
 class TorchSource:
+    parameters: Mapping[str, str] = {}
+
     def __init__(self, source: Source) -> None:
         self._source = source
         self.module = load_module(source)
@@ -35,6 +38,8 @@ class TorchSource:
     def inputs(self) -> Sequence[TensorSpec]:
         if self._source.kind is SourceKind.EXPORTED:
             return list(_exported_inputs(Path(self._source.path)))
+        if isinstance(self.module, TransformersModule):
+            return self.module.inputs()
         return [TensorSpec(name, "", ()) for name in argument_names(self.module)]
 
     def answer(self, inputs: Arrays, *, is_wide: bool) -> Arrays:
@@ -58,6 +63,8 @@ def load_module(source: Source) -> Any:
         return torch.jit.load(source.path, map_location="cpu").eval()  # type: ignore[no-untyped-call]  # untyped in torch
     if source.kind is SourceKind.EXPORTED:
         return torch.export.load(source.path).module()
+    if source.kind is SourceKind.HUGGING_FACE:
+        return TransformersModule.load(Path(source.path)).eval()
     return _from_factory(Path(source.path), source.factory).eval()
 
 
