@@ -42,7 +42,8 @@ class JobFlags:
         _store_place,
         group=JOBS,
         metavar="<folder>",
-        help="Take jobs, and keep them in this folder on a local disk, or in a store of an installed package: "
+        help="Take jobs, and keep them in this folder on a local disk; or for several servers in Redis, "
+        "redis://<host>:<port>, over TLS rediss://<host>:<port>; or in a store of an installed package, "
         "<store>://<place>. Without it there are none.",
     )
     jobs_max_bytes: int = flag(

@@ -6,7 +6,8 @@ with what is for the store itself behind it (`mine://host:6379`):
     [project.entry-points."trioton.job_stores"]
     mine = "my_package.my_module:make_store"
 
-`make_store(place, limits)` gives an object with the methods of `JobStore`, which the server calls on its Trio loop.
+`make_store(place, limits)` gives an object with the methods of `JobStore`, which the server calls on its Trio loop. One
+that several servers use at the same time has those of `SharedJobStore`, too.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from protocol.jobs.store import (
     Claim,
     IdempotencyMismatch,
     Item,
+    JobChange,
     JobFilter,
     JobStore,
     Limits,
     NewItem,
     NewJob,
     Outcome,
+    SharedJobStore,
     StoreFigures,
     UnusableStore,
 )
@@ -42,6 +45,7 @@ __all__ = [
     "Item",
     "ItemError",
     "Job",
+    "JobChange",
     "JobFilter",
     "JobSource",
     "JobState",
@@ -53,6 +57,7 @@ __all__ = [
     "Overloaded",
     "Position",
     "Progress",
+    "SharedJobStore",
     "StoreFigures",
     "UnusableStore",
     "Webhook",

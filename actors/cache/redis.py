@@ -6,22 +6,16 @@ The `redis` package's client blocks, so each call runs in a thread of a bounded 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import redis
 import trio
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from actors.cache.interface import Cache, CacheError, read_integer
+from actors.redis_client import RedisAddress, make_client
 
 KEY_PREFIX = b"trioton:response:"
-
-# Read where the settings do not say, so that no password need be on a command line; the names are Triton's.
-USER_VARIABLE = "TRITONCACHE_REDIS_USERNAME"
-PASSWORD_VARIABLE = "TRITONCACHE_REDIS_PASSWORD"
 
 _LARGEST = 2**31 - 1
 
@@ -42,22 +36,20 @@ class RedisCache(Cache):
         tls = rest.pop("tls_enabled", "false").lower()
         if tls not in ("true", "false"):
             raise ValueError(f"setting 'tls_enabled' expects true or false, got '{tls}'")
-        more: dict[str, Any] = {}
-        if "cacert" in rest:
-            more["ssl_ca_certs"] = rest.pop("cacert")
         self._ttl = read_integer(rest, "ttl", 0, minimum=0, maximum=_LARGEST)
         self._limiter = trio.CapacityLimiter(pool_size)
-        self._client = redis.Redis(
-            host=host,
-            port=read_integer(rest, "port", 6379, minimum=1, maximum=65535),
-            db=read_integer(rest, "db", 0, minimum=0, maximum=_LARGEST),
-            username=rest.pop("user", os.environ.get(USER_VARIABLE)),
-            password=rest.pop("password", os.environ.get(PASSWORD_VARIABLE)),
-            socket_connect_timeout=read_integer(rest, "connect_timeout", 500, minimum=1, maximum=_LARGEST) / 1000,
-            socket_timeout=read_integer(rest, "socket_timeout", 500, minimum=1, maximum=_LARGEST) / 1000,
-            retry=Retry(NoBackoff(), 1),  # a connection that the server has closed meanwhile is made anew
-            ssl=tls == "true",
-            **more,
+        self._client = make_client(
+            RedisAddress(
+                host,
+                port=read_integer(rest, "port", 6379, minimum=1, maximum=65535),
+                db=read_integer(rest, "db", 0, minimum=0, maximum=_LARGEST),
+                user=rest.pop("user", None),
+                password=rest.pop("password", None),
+                is_tls=tls == "true",
+                ca_file=rest.pop("cacert", None),
+                connect_seconds=read_integer(rest, "connect_timeout", 500, minimum=1, maximum=_LARGEST) / 1000,
+                socket_seconds=read_integer(rest, "socket_timeout", 500, minimum=1, maximum=_LARGEST) / 1000,
+            )
         )
         super().__init__(rest)
 

@@ -78,6 +78,12 @@ class Followers:
         for follower in self._by_job.get(job_id, ()):
             follower.tell()
 
+    def tell_all(self) -> None:
+        """Something may have happened to any job."""
+        for followers in self._by_job.values():
+            for follower in followers:
+                follower.tell()
+
     def tell_partial(self, job_id: str, index: int, response: InferenceResponse) -> None:
         for follower in self._by_job.get(job_id, ()):
             follower.tell_partial(index, response)

@@ -15,6 +15,7 @@ import trio
 from actors.jobs.followers import Followers, JobFollower
 from actors.jobs.links import Links
 from actors.jobs.runner import JobRunner, RunnerFigures
+from actors.jobs.sharing import Sharing
 from actors.jobs.transfer import RowParts
 from actors.jobs.transfers import Transfers
 from actors.jobs.webhooks import Webhooks
@@ -23,7 +24,7 @@ from protocol.failures import CallbackFailures
 from protocol.jobs.execution import JobExecutor
 from protocol.jobs.job import Job
 from protocol.jobs.links import ResultLink
-from protocol.jobs.store import Item, JobFilter, JobStore, NewJob, RequestUnderWay
+from protocol.jobs.store import Item, JobFilter, JobStore, NewJob, RequestUnderWay, SharedJobStore
 from protocol.jobs.webhook import Webhook
 
 MAX_IN_FLIGHT = 64
@@ -63,6 +64,9 @@ class ServerJobs:
             executors=executors,
         )
         self._transfers = Transfers(store, rows, self._followers, failures, self._runner.rows_added, now)
+        self._sharing: Sharing | None = None
+        if isinstance(store, SharedJobStore):
+            self._sharing = Sharing(store, store, self._runner, self._transfers, self._followers, failures)
         self._links = Links(store, now)
         self._webhooks = webhooks
         self._runner.figures.webhooks = None if webhooks is None else webhooks.figures
@@ -87,6 +91,8 @@ class ServerJobs:
                 await nursery.start(self._transfers.run, await self._store.sources())
                 if self._webhooks is not None:
                     nursery.start_soon(self._webhooks.run)
+                if self._sharing is not None:
+                    nursery.start_soon(self._sharing.run)
                 self._is_taking = True
                 task_status.started()
                 await self._runner.run()
@@ -99,6 +105,8 @@ class ServerJobs:
     def stop(self) -> None:
         """Take no jobs, end or give back what runs; what is kept can still be read."""
         self._is_taking = False
+        if self._sharing is not None:
+            self._sharing.stop()
         self._transfers.stop()
         self._runner.stop()
         self._followers.end()

@@ -1,7 +1,8 @@
 """Registry of job stores, by the scheme of `--jobs-store`.
 
-`sqlite` comes with the server, and is meant where only a folder is given. Any installed package can add one by an entry
-point of the group `trioton.job_stores`, a callable of the text behind `<scheme>://` and of the limits:
+`sqlite`, `redis` and `rediss` come with the server; the first is meant where only a folder is given. Any installed
+package can add one by an entry point of the group `trioton.job_stores`, a callable of the text behind `<scheme>://` and
+of the limits:
 
     [project.entry-points."trioton.job_stores"]
     my_store = "my_package.my_module:make_store"
@@ -18,7 +19,10 @@ from actors.jobs.sqlite.store import SqliteStore
 from protocol.jobs.store import JobStore, Limits, UnusableStore
 
 GROUP = "trioton.job_stores"
-OWN = "sqlite"
+SQLITE = "sqlite"
+_OWN = {
+    scheme: EntryPoint(scheme, f"actors.jobs.redis.place:make_{scheme}_store", GROUP) for scheme in ("redis", "rediss")
+}
 
 MakeStore: TypeAlias = Callable[[str, Limits], JobStore]
 
@@ -32,16 +36,18 @@ def make_store(place: str, limits: Limits) -> JobStore:
     scheme, separator, rest = place.partition("://")
     if not separator:
         return SqliteStore(Path(place), limits)
-    if scheme == OWN:
+    if scheme == SQLITE:
         return SqliteStore(Path(rest), limits)
     return _made(_found(scheme), scheme, rest, limits)
 
 
 def _found(scheme: str) -> EntryPoint:
+    if scheme in _OWN:
+        return _OWN[scheme]
     points = entry_points(group=GROUP)
     found = {point.value: point for point in points if point.name == scheme}
     if not found:
-        known = sorted({OWN, *(point.name for point in points)})
+        known = sorted({SQLITE, *_OWN, *(point.name for point in points)})
         raise UnusableStore(f"unknown job store '{scheme}'; installed are: {', '.join(known)}")
     if len(found) > 1:
         raise UnusableStore(f"job store '{scheme}' is offered more than once: {', '.join(sorted(found))}; keep one")
@@ -55,6 +61,11 @@ def _made(point: EntryPoint, scheme: str, rest: str, limits: Limits) -> JobStore
         return make(rest, limits)
     except UnusableStore:
         raise
+    except ImportError as error:
+        hint = "; install it with: pip install 'trioton[redis]'" if scheme in _OWN else ""
+        raise UnusableStore(
+            f"job store '{scheme}' ({point.value}) needs what is not installed: {error}{hint}"
+        ) from error
     except Exception as error:  # whatever a stranger's module does
         raise UnusableStore(
             f"job store '{scheme}' ({point.value}) cannot be made: {type(error).__name__}: {error}"

@@ -5,7 +5,7 @@ Owned by `actors.jobs.jobs`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 import trio
 
@@ -45,6 +45,7 @@ class Transfers:
         if rows is not None:
             self._parts = TransferParts(store, rows, added, now, trio.CapacityLimiter(_THREADS))
         self._running: dict[str, JobTransfer] = {}
+        self._scopes: dict[str, trio.CancelScope] = {}
         self._nursery: trio.Nursery | None = None
 
     async def check(self, source: JobSource) -> None:
@@ -80,6 +81,17 @@ class Transfers:
         if transfer is not None:
             transfer.cancel()
 
+    @property
+    def running(self) -> Set[str]:
+        """The jobs that are under way."""
+        return self._running.keys()
+
+    def give_up(self, job_id: str) -> None:
+        """Another server goes on with a job."""
+        scope = self._scopes.get(job_id)
+        if scope is not None:
+            scope.cancel()
+
     def stop(self) -> None:
         """Leave all as it is; the next start goes on with it."""
         if self._nursery is not None:
@@ -87,8 +99,9 @@ class Transfers:
             self._nursery = None
 
     async def _run(self, job_id: str, transfer: JobTransfer) -> None:
+        scope = self._scopes[job_id] = trio.CancelScope()
         try:
-            with self._followers.follow(job_id) as follower:
+            with scope, self._followers.follow(job_id) as follower:
                 while True:
                     try:
                         await transfer.run(follower)
@@ -99,5 +112,5 @@ class Transfers:
                         self._failures.note("job", error, f"the files of job '{job_id}' could not be read or written")
                         transfer.fail(Internal(f"internal error: {text_of(error)}"))
         finally:
-            del self._running[job_id]
+            del self._running[job_id], self._scopes[job_id]
             self._followers.tell(job_id)

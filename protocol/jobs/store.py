@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from protocol.errors import InvalidArgument
 from protocol.jobs.job import ItemError, Job
@@ -158,6 +158,21 @@ class Limits:
     reserve: int = 64 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """Something has happened to a job at another server.
+
+    Attributes:
+        job_id: empty where it may be any.
+        is_cancelled: what runs of it here is to be given up.
+        has_items: there may be something to claim.
+    """
+
+    job_id: str
+    is_cancelled: bool = False
+    has_items: bool = False
+
+
 class IdempotencyMismatch(InvalidArgument):
     """The idempotency key was used for another request."""
 
@@ -169,12 +184,14 @@ class RequestUnderWay(InvalidArgument):
 
 
 class JobStore(Protocol):
-    """Where the jobs of one server are kept. `run` owns it; the other methods may be called while it runs, by any
-    number of tasks, and raise InsufficientStorage where they have to write and cannot."""
+    """Where the jobs of one server are kept, or of several (`SharedJobStore`). `open` is called first and `close` last;
+    the other methods may be called between by any number of tasks. They raise InsufficientStorage where they have to
+    write and there is no room, and Unavailable where the store cannot be reached now."""
 
     async def open(self, now: float) -> None:
         """Get ready: what ran when the server ended is queued again, or has failed where that was too often; deliveries
-        that were under way are due again.
+        that were under way are due again. In a shared store so it is, a little later, with what any server that has
+        ended had.
 
         Raises:
             UnusableStore: the text says why and what to change.
@@ -234,7 +251,8 @@ class JobStore(Protocol):
         ...
 
     async def sources(self) -> Sequence[tuple[Job, Progress]]:
-        """The jobs with a source that have not ended, the oldest first."""
+        """The jobs with a source that have not ended, the oldest first. Of a shared store those that are this server's
+        to go on with from now on; it is asked again and again, and one that is not among them any more is another's."""
         ...
 
     async def extend(
@@ -274,6 +292,17 @@ class JobStore(Protocol):
     async def link_secret(self) -> bytes:
         """At least 32 random bytes, made at the first call and the same ever after: links to results are signed by
         them."""
+        ...
+
+
+@runtime_checkable
+class SharedJobStore(Protocol):
+    """What a `JobStore` has beside which several servers use at the same time. Each of them claims, and what is claimed
+    by one that has ended others claim again."""
+
+    async def changes(self) -> Sequence[JobChange]:
+        """Wait until something has happened to jobs at other servers, and say what; one task calls it. What cannot be
+        said in time may be left out, but for jobs that were cancelled while items of them run here."""
         ...
 
 

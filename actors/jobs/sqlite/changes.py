@@ -133,6 +133,8 @@ def _known(db: sqlite3.Connection, new: NewJob) -> Job | None:
 
 def claim(db: sqlite3.Connection, room: Mapping[str, int], default: int, now: float) -> list[Claim]:
     """While there are suspects, each runs alone: what crashes the server shall not take others with it."""
+    if db.execute(f"SELECT 1 FROM items WHERE state = '{RUNNING}' AND interrupted >= {SUSPECT} LIMIT 1").fetchone():
+        return []
     if (suspect := _suspect(db, now)) is not None:
         runs = db.execute(f"SELECT 1 FROM items WHERE state = '{RUNNING}' LIMIT 1").fetchone()
         return [] if runs else _claim(db, "number = ?", (suspect,), 1, now)

@@ -1,4 +1,4 @@
-"""A Redis server of its own for a test: on a free port of this machine, without a disk."""
+"""A Redis server of its own for a test: on a free port of this machine."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ needs_redis_server = pytest.mark.skipif(
 
 
 class RedisServer:
-    """Started by `with`, killed at its end; it can be stopped and started again meanwhile, on the same port."""
+    """Started by `with`, killed at its end; it can be stopped and started again meanwhile, on the same port. One that
+    is lasting writes a log, and has what it had when it is started again."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, is_lasting: bool = False) -> None:
         self._directory = directory
+        self._is_lasting = is_lasting
         self._process: subprocess.Popen[bytes] | None = None
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
 
     def start(self) -> None:
-        arguments = {"port": str(self.port), "bind": "127.0.0.1", "save": "", "appendonly": "no"}
+        log = {"appendonly": "yes", "appendfsync": "always"} if self._is_lasting else {"appendonly": "no"}
+        arguments = {"port": str(self.port), "bind": "127.0.0.1", "save": "", **log}
         self._process = subprocess.Popen(
             ["redis-server", *(word for name, value in arguments.items() for word in (f"--{name}", value))],
             cwd=self._directory,
@@ -43,6 +46,12 @@ class RedisServer:
             except OSError:
                 assert time.monotonic() < deadline, "redis-server does not listen"
                 time.sleep(0.02)
+
+    def configure(self, name: str, value: str) -> None:
+        """Change a setting while it runs."""
+        subprocess.run(
+            ["redis-cli", "-p", str(self.port), "config", "set", name, value], check=True, capture_output=True
+        )
 
     def stop(self) -> None:
         if self._process is not None:

@@ -1,30 +1,31 @@
-"""The job store's transactions against a model of them, by random schedules: every state, count and result agrees after
-each step, and a crash (the database is opened anew and recovers) loses nothing."""
+"""Job stores against a model of them, by random schedules: every state, count and result agrees after each step, and a
+crash (the store is ended without a word, and opened anew) loses nothing."""
 
 from __future__ import annotations
 
-import json
-import sqlite3
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar, TypeVar
 
+import pytest
+import trio
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule, run_state_machine_as_test
 
-from actors.jobs.sqlite import changes, queries
-from actors.jobs.sqlite.changes import NOTHING, Kept
-from actors.jobs.sqlite.rows import find_job
-from actors.jobs.sqlite.schema import SUSPECT, open_database
+from actors.jobs.sqlite.schema import SUSPECT
 from protocol.errors import InsufficientStorage
 from protocol.jobs.job import Counts, ItemError, ended_state
 from protocol.jobs.states import JobState
-from protocol.jobs.store import Claim, JobFilter, Limits, NewItem, NewJob, Outcome
-from protocol.jobs.webhook import Webhook
+from protocol.jobs.store import Claim, JobFilter, JobStore, Limits, NewItem, NewJob, Outcome
+from protocol.jobs.webhook import DeliveryRoom, Webhook
+from tests.actors.cache.redis_server import RedisServer, needs_redis_server
+from tests.actors.jobs.stores import RedisStores, SqliteStores, Stores
 
+T = TypeVar("T")
 LIMITS = Limits(byte_size=200, keep_seconds=50.0, max_interruptions=4)
 Q, R, S, F, C, E = (
     JobState.QUEUED,
@@ -35,6 +36,8 @@ Q, R, S, F, C, E = (
     JobState.EXPIRED,
 )
 OWNERS = st.sampled_from(["ann", "bob"])
+# All deliveries, which are due again at once.
+ALL = DeliveryRoom(total=10_000, per_host=10_000, per_owner=10_000)
 MODELS = ("m", "n")
 
 
@@ -81,31 +84,32 @@ class Model:
     jobs: dict[str, ModelJob] = field(default_factory=dict)
     made: int = 0
 
-    def claim(self, room: dict[str, int], now: float) -> set[tuple[str, int]]:
-        claimed = set()
+    def claim(self, room: dict[str, int], now: float, claimed: list[tuple[str, int]], *, in_order: bool) -> None:
+        """Take what was claimed: as many as there should be, the oldest first where the store has that order."""
         items = [(item, job, place, id) for id, job in self.jobs.items() for place, item in enumerate(job.items)]
-        suspects = [
+        if any(item.state is R and item.interrupted >= SUSPECT for item, *_ in items):
+            assert claimed == []
+            return
+        waiting = sorted(
             (item.not_before, job.number, place, id)
             for item, job, place, id in items
-            if item.state is Q and item.interrupted >= SUSPECT and item.not_before <= now
-        ]
+            if item.state is Q and item.not_before <= now
+        )
+        suspects = [(id, place) for *_, place, id in waiting if self.jobs[id].items[place].interrupted >= SUSPECT]
         if suspects:
-            if any(item.state is R for item, *_ in items):
-                return set()
-            _, _, place, id = min(suspects)
+            is_idle = not any(item.state is R for item, *_ in items)
+            assert len(claimed) == is_idle
+            assert {*claimed} <= {*(suspects[:1] if in_order else suspects)}
+        else:
+            for model in MODELS:
+                own = [(id, place) for *_, place, id in waiting if self.jobs[id].items[place].model == model]
+                taken = [each for each in claimed if each in own]
+                assert len(taken) == min(room.get(model, 1), len(own))
+                assert not in_order or {*taken} == {*own[: len(taken)]}
+            assert {*claimed} <= {(id, place) for *_, place, id in waiting}
+        assert len(claimed) == len({*claimed})
+        for id, place in claimed:
             self.run(id, place)
-            return {(id, place)}
-        for model in MODELS:
-            waiting = sorted(
-                (item.not_before, job.number, place, id)
-                for id, job in self.jobs.items()
-                for place, item in enumerate(job.items)
-                if item.model == model and item.state is Q and item.not_before <= now
-            )
-            for _, _, place, id in waiting[: room.get(model, 1)]:
-                self.run(id, place)
-                claimed.add((id, place))
-        return claimed
 
     def run(self, id: str, place: int) -> None:
         job = self.jobs[id]
@@ -114,36 +118,61 @@ class Model:
         job.state = R if job.state is Q else job.state
 
 
+class Loop:
+    """A Trio loop in a thread, which runs the store while the test goes step by step."""
+
+    def __init__(self) -> None:
+        self._token: trio.lowlevel.TrioToken
+        self._has_begun = threading.Event()
+        self._end: trio.Event
+        self._thread = threading.Thread(target=trio.run, args=(self._run,), daemon=True)
+        self._thread.start()
+        self._has_begun.wait()
+
+    def call(self, call: Callable[..., Awaitable[T]], *arguments: object) -> T:
+        return trio.from_thread.run(call, *arguments, trio_token=self._token)
+
+    def close(self) -> None:
+        trio.from_thread.run_sync(self._end.set, trio_token=self._token)
+        self._thread.join()
+
+    async def _run(self) -> None:
+        self._token, self._end = trio.lowlevel.current_trio_token(), trio.Event()
+        self._has_begun.set()
+        await self._end.wait()
+
+
 class StoreMachine(RuleBasedStateMachine):
+    """Of a kind of stores that a subclass makes."""
+
     claims = Bundle("claims")
     ids = Bundle("ids")
+    # Items that are queued again come in the order in which they were queued first.
+    in_order: ClassVar[bool]
 
     def __init__(self) -> None:
         super().__init__()
         self._folder = tempfile.TemporaryDirectory()
-        self._path = Path(self._folder.name) / "jobs.sqlite3"
-        self.db = self.open()
+        self.stores = self.make_stores(Path(self._folder.name))
+        self.loop = Loop()
         self.model = Model()
         self.now = 1000.0
         self.told: set[str] = set()
+        self.store = self.open()
 
-    def open(self) -> sqlite3.Connection:
-        db = open_database(self._path)
-        db.execute("PRAGMA synchronous = OFF")  # the machine does not crash in this test
-        return db
+    @staticmethod
+    def make_stores(folder: Path) -> Stores:
+        raise NotImplementedError
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        self.db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self.db.execute("ROLLBACK")
-            raise
-        self.db.execute("COMMIT")
+    def open(self) -> JobStore:
+        store = self.stores.make(LIMITS)
+        self.loop.call(store.open, self.now)
+        self.loop.call(self.stores.recover, store)
+        return store
 
     def teardown(self) -> None:
-        self.db.close()
+        self.loop.call(self.store.close)
+        self.loop.close()
         self._folder.cleanup()
 
     @rule(
@@ -157,23 +186,22 @@ class StoreMachine(RuleBasedStateMachine):
         self.model.made += 1
         number = self.model.made
         id = f"job_{number:06}"
-        items = [NewItem(model, [b""]) for model in models]
+        items = [NewItem(model, [b"x" * size]) for model in models]
         webhook = Webhook("https://a/", "https://a") if _has_webhook(number) else None
         new = NewJob(id, owner, items, self.now + lasts, webhook=webhook)
         held = sum(job.size for job in self.model.jobs.values())
         total = size * len(models)
-        ended = sorted(((job.ended, self._number(id)), id) for id, job in self.model.jobs.items() if job.state.is_ended)
+        ended = sorted((job.ended, job.number, id) for id, job in self.model.jobs.items() if job.state.is_ended)
         forgotten = []
         while held + total > LIMITS.byte_size and ended:
-            _, oldest = ended.pop(0)
+            *_, oldest = ended.pop(0)
             held -= self.model.jobs[oldest].size
             forgotten.append(oldest)
-        kept = [Kept(size, b"x" * size, None)] * len(models)
         try:
-            with self.transaction():
-                job, is_made, _ = changes.add(self.db, new, kept, LIMITS, self.now)
+            job, is_made = self.loop.call(self.store.add, new, self.now)
         except InsufficientStorage:
             assert held + total > LIMITS.byte_size
+            self._forget(forgotten)
             return id
         assert is_made
         assert held + total <= LIMITS.byte_size
@@ -184,15 +212,20 @@ class StoreMachine(RuleBasedStateMachine):
         assert job.state is Q
         return id
 
-    def _number(self, id: str) -> int:
-        (number,) = self.db.execute("SELECT number FROM jobs WHERE id = ?", (id,)).fetchone()
-        return int(number)
+    def _forget(self, may_be: list[str]) -> None:
+        """A store may have forgotten some before it sees that this is not enough."""
+        for id in may_be:
+            if self.loop.call(self.store.find, None, id) is None:
+                del self.model.jobs[id]
 
     @rule(target=claims, room=st.dictionaries(st.sampled_from(MODELS), st.integers(0, 3)))
     def claim(self, room: dict[str, int]) -> object:
-        with self.transaction():
-            claimed = changes.claim(self.db, room, 1, self.now)
-        assert {(claim.job_id, claim.index) for claim in claimed} == self.model.claim(room, self.now)
+        claimed = self.loop.call(self.store.claim, room, 1, self.now)
+        taken = [(claim.job_id, claim.index) for claim in claimed]
+        self.model.claim(room, self.now, taken, in_order=self.in_order)
+        for claim in claimed:
+            item = self.model.jobs[claim.job_id].items[claim.index]
+            assert (claim.model, claim.claim, claim.attempt) == (item.model, item.claim, item.attempt)
         return multiple(*claimed)
 
     @rule(
@@ -209,13 +242,12 @@ class StoreMachine(RuleBasedStateMachine):
             claim.index,
             claim.claim,
             state,
-            error=error,
-            not_before=self.now + later,
-            is_counted=is_counted,
+            [b"r" * size] if state is S else (),
+            error,
+            self.now + later,
+            is_counted,
         )
-        result = Kept(size, b"r" * size, None) if state is S else NOTHING
-        with self.transaction():
-            found, _ = changes.finish(self.db, outcome, result, self.now)
+        found = self.loop.call(self.store.finish, outcome, self.now)
         job = self.model.jobs.get(claim.job_id)
         item = None if job is None else job.items[claim.index]
         if job is None or item is None or item.state is not R or item.claim != claim.claim:
@@ -233,8 +265,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(id=ids, owner=OWNERS)
     def cancel(self, id: str, owner: str) -> None:
-        with self.transaction():
-            found = changes.cancel(self.db, owner, id, self.now)
+        found = self.loop.call(self.store.cancel, owner, id, self.now)
         job = self.model.jobs.get(id)
         if job is None or job.owner != owner:
             assert found is None
@@ -248,8 +279,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(id=ids, owner=OWNERS)
     def remove(self, id: str, owner: str) -> None:
-        with self.transaction():
-            removed, _ = changes.remove(self.db, owner, id)
+        removed = self.loop.call(self.store.remove, owner, id)
         job = self.model.jobs.get(id)
         assert removed == (job is not None and job.owner == owner and job.state.is_ended)
         if removed:
@@ -257,8 +287,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def expire(self) -> None:
-        with self.transaction():
-            ended, _ = changes.expire(self.db, LIMITS, self.now)
+        ended = self.loop.call(self.store.expire, self.now)
         expected: set[str] = set()
         for id, job in list(self.model.jobs.items()):
             if not job.state.is_ended and job.deadline <= self.now and job.counts.queued:
@@ -275,41 +304,42 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        self.db.close()
-        self.db = self.open()
-        with self.transaction():
-            changes.recover(self.db, LIMITS, self.now)
+        self.loop.call(self.stores.kill, self.store)
+        self.store = self.open()
         for job in self.model.jobs.values():
+            ran = job.counts.running
             for item in job.items:
                 if item.state is R:
                     item.interrupted += 1
                     gives_up = item.interrupted >= LIMITS.max_interruptions
                     item.state = C if job.state is JobState.CANCELLING else F if gives_up else Q
             job.end_if_done(self.now)
-            job.state = Q if job.state is R else job.state
+            if job.state is R and (ran or self.in_order):  # others may still run what has been queued again before
+                job.state = Q
 
     @invariant()
     def all_is_as_in_the_model(self) -> None:
         for id, job in self.model.jobs.items():
-            row = find_job(self.db, job.owner, id)
-            assert row is not None
-            assert (row.job.state, row.job.counts, row.job.byte_size) == (job.state, job.counts, job.size)
-            assert row.job.ended == job.ended
-            for got, item in zip(queries.items(self.db, id, 0, 10, True), job.items, strict=True):
-                assert (got.item.state, got.item.attempt) == (item.state, item.attempt)
-                assert got.item.result == item.result
-        figures = queries.figures(self.db)
+            found = self.loop.call(self.store.find, job.owner, id)
+            assert found is not None
+            assert (found.state, found.counts, found.byte_size) == (job.state, job.counts, job.size)
+            assert found.ended == job.ended
+            items = self.loop.call(lambda id=id: self.store.items(id, 0, 10, results=True))
+            for got, item in zip(items, job.items, strict=True):
+                assert (got.state, got.attempt, got.model) == (item.state, item.attempt, item.model)
+                assert (got.result or None) == (item.result or None)
+        figures = self.loop.call(self.store.figures)
         for state in JobState:
             assert figures.jobs[state] == sum(job.state is state for job in self.model.jobs.values())
         assert figures.byte_size == sum(job.size for job in self.model.jobs.values())
         for owner in ("ann", "bob"):
-            listed = [job.id for job in queries.jobs(self.db, owner, JobFilter(), "", 1000)]
+            listed = [job.id for job in self.loop.call(self.store.jobs, owner, JobFilter(), "", 1000)]
             assert listed == sorted((id for id, job in self.model.jobs.items() if job.owner == owner), reverse=True)
 
     @invariant()
     def each_end_is_told_once(self) -> None:
         """Where it is to be told, and also of jobs that have been forgotten since."""
-        told = [json.loads(job)["id"] for (job,) in self.db.execute("SELECT job FROM deliveries")]
+        told = [each.job.id for each in self.loop.call(self.store.claim_deliveries, ALL, self.now, self.now)]
         assert len(told) == len({*told})
         assert self.told <= {*told}
         self.told = {*told}
@@ -322,5 +352,34 @@ def _has_webhook(number: int) -> bool:
     return number % 2 == 0
 
 
-TestStore = StoreMachine.TestCase
-TestStore.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+SETTINGS = settings(max_examples=15, stateful_step_count=30, deadline=None)
+
+
+class SqliteMachine(StoreMachine):
+    in_order = True
+
+    @staticmethod
+    def make_stores(folder: Path) -> Stores:
+        return SqliteStores(folder)
+
+
+def test_the_sqlite_store() -> None:
+    run_state_machine_as_test(SqliteMachine, settings=SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as running:
+        yield running
+
+
+@needs_redis_server
+def test_the_redis_store(redis_server: RedisServer) -> None:
+    class RedisMachine(StoreMachine):
+        in_order = False
+
+        @staticmethod
+        def make_stores(folder: Path) -> Stores:
+            return RedisStores(redis_server.port)
+
+    run_state_machine_as_test(RedisMachine, settings=SETTINGS)
