@@ -172,6 +172,7 @@ class Conversion:
             "example": EXAMPLE,
             "outputs": [output.name for output in prepared.outputs],
             "calibration": CALIBRATION,
+            "cases": CASES,
             "largest": prepared.largest,
         }
         done: dict[str, StepFailed | dict[str, Any]] = {}

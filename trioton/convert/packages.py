@@ -12,6 +12,8 @@ _EXTRAS = {
     "onnx": "convert-onnx",
     "onnxruntime": "cpu",
     "openvino": "openvino",
+    "nncf": "convert-openvino-int8",
+    "tensorrt": "tensorrt",
     "transformers": "convert-transformers",
     "tensorflow": "tensorflow",
     "tf2onnx": "convert-tensorflow",

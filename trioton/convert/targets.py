@@ -47,6 +47,26 @@ TARGETS = {
         Target("aoti", "pytorch", "model.pt2", makes="compile_torch", packages=("torch",), is_portable=False),
         Target("openvino", "openvino", "model.xml", makes="to_openvino", packages=("openvino",)),
         Target("openvino-fp16", "openvino", "model.xml", Precision.FP16, "to_openvino", ("openvino",)),
+        Target(
+            "openvino-int8",
+            "openvino",
+            "model.xml",
+            Precision.INT8,
+            "quantise_openvino",
+            ("openvino", "nncf"),
+            needs_samples=True,
+        ),
+        # These two are for the GPU that they are made on, and were not seen running.
+        Target("tensorrt", "tensorrt", "model.plan", makes="to_tensorrt", packages=("tensorrt",), is_portable=False),
+        Target(
+            "tensorrt-fp16",
+            "tensorrt",
+            "model.plan",
+            Precision.FP16,
+            "to_tensorrt",
+            ("tensorrt",),
+            is_portable=False,
+        ),
     )
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -176,6 +177,23 @@ def test_int8_made_here(place: Path) -> None:
     assert outcomes["onnx-int8"]["is_passed"], outcomes["onnx-int8"]["failures"]
     assert outcomes["onnx-int8"]["measured"]["cosine"] > 0.99
     assert outcomes["onnx-int8-weights"]["is_passed"], outcomes["onnx-int8-weights"]["failures"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("nncf") is None, reason="needs nncf")
+def test_int8_of_openvino(place: Path) -> None:
+    assert convert("--to=openvino-int8", "--top1=0.9") == 0
+    outcome = report()["outcomes"]["openvino-int8"]
+    assert outcome["measured"]["cosine"] > 0.99
+    assert outcome["versions"].keys() >= {"nncf", "openvino"}
+
+
+def test_what_is_not_installed_is_told_with_the_extra_that_brings_it(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if importlib.util.find_spec("tensorrt") is not None:
+        pytest.skip("tensorrt is installed")
+    assert convert("--to=as-is", "--to=tensorrt") == 1
+    assert "pip install 'trioton[tensorrt]'" in capsys.readouterr().err
 
 
 def test_the_optimised_form(place: Path) -> None:

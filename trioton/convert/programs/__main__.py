@@ -25,6 +25,8 @@ _PACKAGES = {
     "onnxscript": "onnxscript",
     "onnxruntime": "onnxruntime",
     "openvino": "openvino",
+    "nncf": "nncf",
+    "tensorrt": "tensorrt",
     "sklearn": "scikit-learn",
     "skl2onnx": "skl2onnx",
     "onnxmltools": "onnxmltools",
@@ -42,6 +44,8 @@ def main(path: Path, *, is_owned: bool) -> int:
         threading.Thread(target=_end_with_owner, daemon=True).start()
     given = json.loads(path.read_text())
     _limit_memory(given["memory_bytes"])
+    # Usage data of openvino and nncf, which is sent by default: without this package they send none.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     started = time.monotonic()
     try:
         program = importlib.import_module(f"trioton.convert.programs.{given['program']}")
