@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from actors.core.server_core import ServerCore
 from actors.jobs.batches.batches import BatchRules
+from actors.jobs.inference import InferenceExecutor
 from protocol.errors import Unavailable
 from protocol.http.openai.batches.execution import LineExecutor
 from protocol.http.openai.batches.source import FileReader, LineSource, NoFiles
@@ -23,16 +24,23 @@ FindAccount = Callable[[str], Account | None]
 
 
 def line_executor(
-    settings: Settings, core: ServerCore, services: EdgeServices, files: FileReader | None, account: FindAccount
+    settings: Settings,
+    core: ServerCore,
+    services: EdgeServices,
+    files: FileReader | None = None,
+    account: FindAccount = lambda _: None,
+    jobs: InferenceExecutor | None = None,
 ) -> LineExecutor:
-    """What runs the lines of batches, with the services of an edge. Without files only `run_body` may be called."""
+    """What runs the lines of batches, with the services of an edge. Without files only `run_body` may be called. With
+    what runs jobs, inferences wait there for room beside live requests; else they run at once."""
     return LineExecutor(
         services,
         replace(settings.http_edge(), openai=settings.openai()),
         LineSource(files or NoFiles()),
         lowest_priority=core.lowest_priority,
-        load_of=core.load_of,
+        load_of=core.load_of if jobs is None else jobs.load_of,
         account=account,
+        infer_beside=None if jobs is None else jobs.infer,
     )
 
 

@@ -62,8 +62,8 @@ async def start_jobs(
     account = partial(_account, keys)
     background = BackgroundRequests(core, failures)
     files: BatchStore | None = store if isinstance(store, BatchStore) else None
-    executors = {} if files is None else {BATCH_KIND: line_executor(settings, core, services, files, account)}
     executor = InferenceExecutor(core, account, background)
+    lines = None if files is None else line_executor(settings, core, services, files, account, executor)
     jobs = ServerJobs(
         store,
         executor,
@@ -72,7 +72,7 @@ async def start_jobs(
         most_in_flight=settings.jobs_max_in_flight,
         webhooks=await make_webhooks(settings, keys, store, failures),
         failures=failures,
-        executors=executors,
+        executors={} if lines is None else {BATCH_KIND: lines},
         rows=RowParts(
             JobFiles(AllowedPlaces(settings.job_places()), os.environ, result_line),
             executor,

@@ -67,7 +67,7 @@ class InferenceExecutor:
         try:
             if is_decoupled:
                 return encode_responses(await all_responses(self._core, inference, partial))
-            return encode_responses([await self._infer(inference)])
+            return encode_responses([await self.infer(inference)])
         finally:
             if inference.charge is not None:
                 inference.charge.end()
@@ -77,7 +77,8 @@ class InferenceExecutor:
         load = self._core.load_of(model)
         return ModelLoad(0, 2 * load.capacity) if load.capacity and self._background is not None else load
 
-    async def _infer(self, request: InferenceRequest) -> InferenceResponse:
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        """On a model that answers once, beside its live requests."""
         if self._background is None or not self._core.load_of(request.model_name).capacity:
             return await self._core.infer(request)
         return await self._background.infer(request)

@@ -62,7 +62,7 @@ class _Server(Server):
 
     def line_executor(self) -> LineExecutor:
         services = services_of_batches(self._shared(None))
-        return line_executor(self.settings, self.core, services, None, lambda _: None)
+        return line_executor(self.settings, self.core, services)
 
 
 class Serving:

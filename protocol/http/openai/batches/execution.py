@@ -1,6 +1,7 @@
 """Runs the lines of batches, each as a request to the route that it names: by that route's handler, without HTTP.
 
-Used by the runner of jobs. What a handler answers is kept as it would have been sent.
+Used by the runner of jobs. What a handler answers is kept as it would have been sent. Its inferences join the batches
+of live requests, where the model's capacity is known.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import functools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import msgspec
 import trio
@@ -40,6 +41,9 @@ from protocol.quotas.accounts import Account, Charge
 from protocol.responses.background import Responses
 from protocol.services import EdgeServices
 
+InferBeside: TypeAlias = Callable[[InferenceRequest], Awaitable[InferenceResponse]]
+"""An inference on a model that answers once, as soon as there is room for it beside the model's live requests."""
+
 HANDLERS: Mapping[str, Handler] = {
     "/v1/chat/completions": chat_completions,
     "/v1/completions": completions,
@@ -61,9 +65,11 @@ class LineExecutor:
         lowest_priority: Callable[[str, int], int],
         load_of: Callable[[str], ModelLoad],
         account: Callable[[str], Account | None],
+        infer_beside: InferBeside | None = None,
     ) -> None:
-        """`services` are those of an edge, and `account` gives that of a key, by its name, where there are keys."""
-        core = cast(InferenceCore, LowPriorityCore(services.core, lowest_priority))
+        """`services` are those of an edge, and `account` gives that of a key, by its name, where there are keys.
+        Without `infer_beside` all inferences run at once."""
+        core = cast(InferenceCore, LowPriorityCore(services.core, lowest_priority, load_of, infer_beside))
         # Nobody would come back for responses that are kept in memory, and they would displace others.
         self._services = replace(services, core=core, access=AccessControl(), responses=Responses(0))
         self._settings = settings
@@ -152,20 +158,38 @@ class LineExecutor:
 class LowPriorityCore:
     """An `InferenceCore` whose inferences have the lowest priority of their model; all else is the core's own."""
 
-    def __init__(self, core: InferenceCore, lowest_priority: Callable[[str, int], int]) -> None:
+    def __init__(
+        self,
+        core: InferenceCore,
+        lowest_priority: Callable[[str, int], int],
+        load_of: Callable[[str], ModelLoad],
+        infer_beside: InferBeside | None,
+    ) -> None:
         self._core = core
         self._lowest_priority = lowest_priority
+        self._load_of = load_of
+        self._infer_beside = infer_beside
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._core, name)
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         self._lower(request)
-        return await self._core.infer(request)
+        beside = self._beside(request)
+        return await (self._core.infer(request) if beside is None else beside(request))
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         self._lower(request)
-        return await self._core.infer_stream(request, respond)
+        beside = self._beside(request)
+        if beside is None:
+            return await self._core.infer_stream(request, respond)
+        response = await beside(request)
+        await respond(response)
+        return response.is_final
+
+    def _beside(self, request: InferenceRequest) -> InferBeside | None:
+        """None of a model whose capacity is not known, such as one that answers several times."""
+        return self._infer_beside if self._load_of(request.model_name).capacity else None
 
     def _lower(self, request: InferenceRequest) -> None:
         try:

@@ -11,7 +11,7 @@ import trio
 
 from protocol.errors import Internal, InvalidArgument, NotFound, Unavailable
 from protocol.http.app import HttpApp
-from protocol.http.openai.batches.execution import LineExecutor
+from protocol.http.openai.batches.execution import InferBeside, LineExecutor
 from protocol.http.openai.batches.source import LineSource
 from protocol.http.settings import HttpSettings
 from protocol.jobs.batches.lines import LineRequest, encode_line_request
@@ -46,7 +46,10 @@ class Lines:
     """An executor on a scripted core."""
 
     def __init__(
-        self, core: ScriptedCore | None = None, account: Callable[[str], Account | None] = lambda _: None
+        self,
+        core: ScriptedCore | None = None,
+        account: Callable[[str], Account | None] = lambda _: None,
+        infer_beside: InferBeside | None = None,
     ) -> None:
         self.core = core or ScriptedCore()
         self.services: EdgeServices = make_services(self.core)
@@ -58,6 +61,7 @@ class Lines:
             lowest_priority=self.lowest_priority,
             load_of=lambda _: ModelLoad(1, 2),
             account=account,
+            infer_beside=infer_beside,
         )
 
     def lowest_priority(self, name: str, version: int) -> int:
