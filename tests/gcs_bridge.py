@@ -1,23 +1,27 @@
 """Google's store for the tests: gcp-storage-emulator, and before it what it lacks of the XML interface.
 
-The emulator stores and serves the bytes, and objects are put into it by its JSON interface. Clients of ours read by
-XML, of which it answers only the reading of an object, and that without Last-Modified, ETag and If-Match; and it keeps
+The emulator stores and serves the bytes, and objects are put into it by its JSON interface. Clients of ours speak XML,
+of which it answers only the reading of an object, and that without Last-Modified, ETag and If-Match; and it keeps
 policies but lets everybody in. So each request is answered here from the emulator's own listing, metadata, policy and
-bytes. Run as a program, it prints two addresses: of XML, then of JSON.
+bytes, and what is put is handed on, in one piece or several. Run as a program, it prints two addresses: of XML, then of
+JSON.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import http.server
 import json
+import re
+import secrets
 import threading
 import urllib.error
 import urllib.parse
 import urllib.request
 from datetime import datetime
 from email.utils import format_datetime
-from typing import Any
+from typing import Any, ClassVar
 from xml.sax.saxutils import escape
 
 from gcp_storage_emulator.server import create_server
@@ -43,6 +47,20 @@ class Emulator:
             with reply:
                 return reply.status, dict(reply.headers), reply.read()
 
+    def put(self, bucket: str, key: str, content: bytes) -> dict[str, Any] | None:
+        """What it says of the object then; None where it takes none."""
+        query = urllib.parse.urlencode({"uploadType": "media", "name": key})
+        kind = {"Content-Type": "application/octet-stream"}
+        url = f"{self.address}/upload/storage/v1/b/{urllib.parse.quote(bucket, safe='')}/o?{query}"
+        request = urllib.request.Request(url, content, kind, method="POST")
+        with self._lock:
+            try:
+                urllib.request.urlopen(request).close()
+            except urllib.error.HTTPError as error:
+                error.close()
+                return None
+        return self.json_of(bucket, "o", key)
+
     def json_of(self, *path: str, query: str = "") -> dict[str, Any] | None:
         """None where it has no such thing."""
         quoted = "/".join(urllib.parse.quote(part, safe="") for part in path)
@@ -57,21 +75,70 @@ class Emulator:
 class Bridge(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     emulator: Emulator
+    uploads: ClassVar[dict[str, dict[int, bytes]]] = {}  # in several parts, by their ids
 
     def do_GET(self) -> None:
-        url = urllib.parse.urlsplit(self.path)
-        bucket, _, key = url.path.removeprefix("/").partition("/")
+        bucket, key, query = self.target()
         if self.emulator.json_of(bucket) is None:
             self.fail(404, "NoSuchBucket", "The specified bucket does not exist.")
         elif "Authorization" not in self.headers and not self.emulator.is_public(bucket):
             self.fail(403, "AccessDenied", "Access denied.")
         elif key:
-            self.read(bucket, urllib.parse.unquote(key))
+            self.read(bucket, key)
         else:
-            self.list(bucket, dict(urllib.parse.parse_qsl(url.query)))
+            self.list(bucket, query)
 
     def do_HEAD(self) -> None:
         self.do_GET()
+
+    def do_PUT(self) -> None:
+        bucket, key, query = self.target()
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.refuse_stranger():
+            return
+        if "uploadId" in query:
+            self.uploads[query["uploadId"]][int(query["partNumber"])] = body
+            self.answer(200, b"", ETag=f'"{hashlib.md5(body).hexdigest()}"')
+        else:
+            self.keep(bucket, key, body)
+
+    def do_POST(self) -> None:
+        bucket, key, query = self.target()
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.refuse_stranger():
+            return
+        if "uploads" in query:
+            upload = secrets.token_hex(8)
+            self.uploads[upload] = {}
+            result = f"<UploadId>{upload}</UploadId>"
+            self.answer(200, f"{XML}<InitiateMultipartUploadResult>{result}</InitiateMultipartUploadResult>".encode())
+        else:
+            parts = self.uploads.pop(query["uploadId"])
+            wanted = [int(each) for each in re.findall(rb"<PartNumber>([0-9]+)</PartNumber>", body)]
+            self.keep(bucket, key, b"".join(parts[each] for each in wanted), is_whole=True)
+
+    def target(self) -> tuple[str, str, dict[str, str]]:
+        url = urllib.parse.urlsplit(self.path)
+        bucket, _, key = url.path.removeprefix("/").partition("/")
+        return bucket, urllib.parse.unquote(key), dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
+
+    def refuse_stranger(self) -> bool:
+        """Nobody writes without an authorization."""
+        if "Authorization" in self.headers:
+            return False
+        self.fail(403, "AccessDenied", "Access denied.")
+        return True
+
+    def keep(self, bucket: str, key: str, content: bytes, *, is_whole: bool = False) -> None:
+        about = self.emulator.put(bucket, key, content)
+        if about is None:
+            self.fail(404, "NoSuchBucket", "The specified bucket does not exist.")
+        elif is_whole:
+            result = f"<ETag>{escape(etag(about))}</ETag>"
+            text = f"{XML}<CompleteMultipartUploadResult>{result}</CompleteMultipartUploadResult>"
+            self.answer(200, text.encode(), ETag=etag(about))
+        else:
+            self.answer(200, b"", ETag=etag(about))
 
     def list(self, bucket: str, query: dict[str, str]) -> None:
         prefix = urllib.parse.urlencode({"prefix": query.get("prefix", "")})

@@ -77,7 +77,7 @@ class Fixture:
 @asynccontextmanager
 async def served(folder: Path, *, is_beside: bool = True) -> AsyncIterator[Fixture]:
     add_model(folder, "m", config=CONFIG)
-    backend = type("TestBackend", (Vectors,), {"made": [], "batches": []})
+    backend: type[Vectors] = type("TestBackend", (Vectors,), {"made": [], "batches": []})
     settings = CoreSettings((folder,), control_mode=ControlMode.EXPLICIT, load_models=("m",))
     core = ServerCore(settings, BackendRegistry({"fake": backend}))
     background = BackgroundRequests(core, CallbackFailures())

@@ -11,11 +11,11 @@ import pytest
 from actors.jobs.data.places import READ_BYTES, files_of, parse_place, target_of
 from actors.jobs.data.reader import InputReader
 from actors.jobs.data.writer import OutputWriter
-from protocol.errors import NotFound
+from protocol.errors import NotFound, ServerError
 from protocol.http.codec.job_rows import result_line
 from protocol.jobs.rows import InputRow, ResultRow
 from protocol.jobs.source import DataFormat, Position
-from protocol.messages import InferenceResponse
+from protocol.messages import InferenceResponse, Tensor
 from tests.emulators import Store
 
 pytestmark = pytest.mark.slow
@@ -59,8 +59,27 @@ def test_an_object_of_several_ranges(store: Store) -> None:
     assert last.index == count - 1
 
 
-def test_results_are_objects(s3: Store) -> None:
-    writer = OutputWriter(target_of(parse_place(f"{s3.url}/out/x"), os.environ), DataFormat.JSON_LINES, result_line)
+def test_results_are_objects(store: Store) -> None:
+    """One that is small, and one that the client sends in several parts."""
+    writer = OutputWriter(target_of(parse_place(f"{store.url}/out/x"), os.environ), DataFormat.NPZ, result_line)
     writer.open()
-    writer.write([ResultRow(0, "", [InferenceResponse("m", 1, [])])])
-    assert s3.keys("out") == ["out/x/results-000000000000.jsonl"]
+    large = np.arange(3 << 20, dtype=np.float32)
+    for index, array in enumerate((large[:2], large)):
+        writer.write([ResultRow(index, "", [InferenceResponse("m", 1, [Tensor.from_numpy("OUT", array)])])])
+    assert sorted(store.keys("out")) == ["out/x/results-000000000000.npz", "out/x/results-000000000001.npz"]
+    (small,), (whole,) = (
+        [row.content.values for row in rows(f"{store.url}/out/x/results-00000000000{index}.npz", DataFormat.NPZ)]
+        for index in range(2)
+    )
+    assert small is not None
+    assert whole is not None
+    assert small["OUT"].tolist() == [0.0, 1.0]
+    assert (whole["OUT"] == large).all()
+
+
+def test_a_bucket_that_is_not_there_takes_no_results(store: Store) -> None:
+    place = f"{store.url}-none/out" if not store.url.startswith("as:") else f"{store.url}none/out"
+    writer = OutputWriter(target_of(parse_place(place), os.environ), DataFormat.JSON_LINES, result_line)
+    writer.open()
+    with pytest.raises(ServerError, match=r"none"):
+        writer.write([ResultRow(0, "", [InferenceResponse("m", 1, [])])])
