@@ -183,15 +183,15 @@ def test_each_row_is_there_once_after_kills(slow: Callable[..., tuple[Path, list
     assert [line["custom_id"] for line in lines_of(target)] == [f"row {index}" for index in range(300)]
 
 
-def test_rows_and_results_in_a_bucket(model: Path, s3: Store) -> None:
+def test_rows_and_results_in_a_bucket(model: Path, store: Store) -> None:
     """The state is there, too, and a run that is complete stays so."""
     for number in range(3):
         lines = [json.dumps({"X": [10 * number + row]}) for row in range(10)]
-        s3.put(f"in/{number}.jsonl", "\n".join(lines).encode())
-    words = (f"{s3.url}/in/*.jsonl", f"{s3.url}/out", "--model", model)
+        store.put(f"in/{number}.jsonl", "\n".join(lines).encode())
+    words = (f"{store.url}/in/*.jsonl", f"{store.url}/out", "--model", model)
     code, said = batch(*words)
     assert code == 0, said
-    (part,) = files_of(parse_place(f"{s3.url}/out"), DataFormat.JSON_LINES, os.environ)
+    (part,) = files_of(parse_place(f"{store.url}/out"), DataFormat.JSON_LINES, os.environ)
     with part.open() as file:
         found = [json.loads(line) for line in file]
     assert [line["response"]["outputs"][0]["data"] for line in found] == [[2 * row] for row in range(30)]

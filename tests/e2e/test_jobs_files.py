@@ -181,11 +181,11 @@ def test_places_that_are_not_allowed(data: Path) -> None:
 
 
 @pytest.mark.slow
-def test_rows_and_results_in_a_bucket(data: Path, s3: Store) -> None:
+def test_rows_and_results_in_a_bucket(data: Path, store: Store) -> None:
     write_rows(data / "in.jsonl", 30)
-    s3.put("in/a.jsonl", (data / "in.jsonl").read_bytes())
-    with serve(data, f"--jobs-allow-url={s3.url}") as server:
+    store.put("in/a.jsonl", (data / "in.jsonl").read_bytes())
+    with serve(data, f"--jobs-allow-url={store.url}") as server:
         client = JobClient(server.addresses["http"])
-        job = client.ended(submitted(client, job_of(f"{s3.url}/in", f"{s3.url}/out/x", format="jsonl")))
+        job = client.ended(submitted(client, job_of(f"{store.url}/in", f"{store.url}/out/x", format="jsonl")))
         assert (job["state"], job["counts"]["succeeded"]) == ("succeeded", 30)
-    assert s3.keys("out") == ["out/x/results-000000000000.jsonl"]
+    assert store.keys("out") == ["out/x/results-000000000000.jsonl"]
