@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -79,7 +79,7 @@ class Input:
     _fraction: float = 0.0
     _opened: dict[str, _Opened] = field(default_factory=dict)
     _total: int = 0
-    _rows: Iterator[InputRow] = field(init=False)
+    _rows: Generator[InputRow, None, None] = field(init=False)
 
     def __post_init__(self) -> None:
         for file in self.files:
@@ -106,6 +106,7 @@ class Input:
 
     def close(self) -> None:
         """To be called when nobody reads."""
+        self._rows.close()
         for file in self._opened.values():
             if file.opened is not None:
                 file.opened.close()

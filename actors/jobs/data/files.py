@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from actors.jobs.data.allowed import AllowedPlaces
 from actors.jobs.data.parquet import require_pyarrow
+from actors.jobs.data.parquet_reader import ParquetProcesses
 from actors.jobs.data.places import files_of, parse_place, reads, target_of
 from actors.jobs.data.reader import InputReader
 from actors.jobs.data.writer import EncodeLine, OutputWriter, file_names
@@ -20,6 +21,7 @@ class JobFiles:
         self._allowed = allowed
         self._environment = environment
         self._encode_line = encode_line
+        self._processes = ParquetProcesses()
 
     def check(self, source: JobSource) -> None:
         """What can be known before a job is made, without a look into a bucket.
@@ -46,7 +48,8 @@ class JobFiles:
         """Raises ServerError."""
         place, within = self._allowed.check(parse_place(source.input.url))
         data_format = source.input.format
-        return InputReader(files_of(place, data_format, self._environment, within), data_format)
+        files = files_of(place, data_format, self._environment, within)
+        return InputReader(files, data_format, processes=self._processes)
 
     def writer(self, source: JobSource, *, is_batched: bool) -> OutputWriter:
         """An open one. Raises ServerError."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import BinaryIO, TypeAlias
 
 from actors.jobs.data.json_lines import read_json_lines
 from actors.jobs.data.npz import read_npz
-from actors.jobs.data.parquet import read_parquet
+from actors.jobs.data.parquet_reader import ParquetProcesses, ParquetReader
 from actors.jobs.data.places import InputFile
 from protocol.errors import InvalidArgument, NotFound, Unavailable
 from protocol.jobs.rows import FileRow, InputRow, MalformedFile
@@ -32,7 +32,6 @@ def read_whole(file: BinaryIO, offset: int, max_row_bytes: int) -> Iterator[File
 
 _READERS: Mapping[DataFormat, ReadRows] = {
     DataFormat.JSON_LINES: read_json_lines,
-    DataFormat.PARQUET: read_parquet,
     DataFormat.NPZ: read_npz,
     DataFormat.IMAGES: read_whole,
 }
@@ -43,15 +42,21 @@ class InputReader:
     been given by then."""
 
     def __init__(
-        self, files: Sequence[InputFile], data_format: DataFormat, *, max_row_bytes: int = MAX_ROW_BYTES
+        self,
+        files: Sequence[InputFile],
+        data_format: DataFormat,
+        *,
+        max_row_bytes: int = MAX_ROW_BYTES,
+        processes: ParquetProcesses | None = None,
     ) -> None:
-        """The files in the order of their names, as `files_of` gives them."""
+        """The files in the order of their names, as `files_of` gives them; `processes` are what others read, too."""
         self._files = files
-        self._read = _READERS[data_format]
+        self._format = data_format
+        self._processes = processes or ParquetProcesses()
         self._max_row_bytes = max_row_bytes
 
-    def rows(self, start: Position = Position()) -> Iterator[InputRow]:  # noqa: B008 (frozen)
-        """The rows from a position on.
+    def rows(self, start: Position = Position()) -> Generator[InputRow, None, None]:  # noqa: B008 (frozen)
+        """The rows from a position on. To be closed if it is not read to its end.
 
         Raises:
             NotFound: the file of the position has gone.
@@ -60,13 +65,22 @@ class InputReader:
             ServerError: it can never be read.
         """
         row, first = start.row, self._at(start)
-        for file in self._files[first:]:
-            offset = start.offset if file.name == start.file else 0
-            if offset < 0:
-                continue
-            for found in self._rows_of(file, offset):
-                yield InputRow(row, file.name, found, Position(row + 1, file.name, file.stamp, found.end))
-                row += 1
+        with self._reader() as read:
+            for file in self._files[first:]:
+                offset = start.offset if file.name == start.file else 0
+                if offset < 0:
+                    continue
+                for found in self._rows_of(file, offset, read):
+                    yield InputRow(row, file.name, found, Position(row + 1, file.name, file.stamp, found.end))
+                    row += 1
+
+    @contextmanager
+    def _reader(self) -> Iterator[ReadRows]:
+        if self._format is DataFormat.PARQUET:
+            with ParquetReader(self._processes) as reader:
+                yield reader.read
+        else:
+            yield _READERS[self._format]
 
     def _at(self, start: Position) -> int:
         """The place of the position's file."""
@@ -79,10 +93,10 @@ class InputReader:
                 return place
         raise NotFound(f"the input's file '{start.file}' has gone, of which rows were read")
 
-    def _rows_of(self, file: InputFile, offset: int) -> Iterator[FileRow]:
+    def _rows_of(self, file: InputFile, offset: int, read: ReadRows) -> Iterator[FileRow]:
         try:
             with closing(file.open()) as opened:
-                yield from self._read(opened, offset, self._max_row_bytes)
+                yield from read(opened, offset, self._max_row_bytes)
         except MalformedFile as error:
             yield FileRow(-1, error=f"file '{file.name}': {error.message}")
         except OSError as error:

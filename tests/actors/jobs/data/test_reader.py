@@ -203,7 +203,7 @@ def test_rows_of_no_bytes_and_many_arrays(tmp_path: Path) -> None:
 
 def test_large_rows_of_columns_are_read_a_few_at_a_time(tmp_path: Path) -> None:
     write_parquet(tmp_path / "in.parquet", {"X": [np.full(200_000, number) for number in range(30)]})
-    rows = reader(tmp_path, PARQUET).rows()
+    rows = reader(tmp_path, PARQUET, 2 << 20).rows()
     assert [int(row.content.values["X"][-1]) for row in rows if row.content.values] == [*range(30)]
 
 
