@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from actors.jobs.data.allowed import AllowedPlaces
 from actors.jobs.data.parquet import require_pyarrow
-from actors.jobs.data.parquet_reader import ParquetProcesses
 from actors.jobs.data.places import files_of, parse_place, reads, target_of
-from actors.jobs.data.reader import InputReader
+from actors.jobs.data.reader import InputReader, SharedBounds
 from actors.jobs.data.writer import EncodeLine, OutputWriter, file_names
 from protocol.errors import InvalidArgument
 from protocol.jobs.source import DataFormat, JobSource
@@ -21,7 +20,7 @@ class JobFiles:
         self._allowed = allowed
         self._environment = environment
         self._encode_line = encode_line
-        self._processes = ParquetProcesses()
+        self._shared = SharedBounds()
 
     def check(self, source: JobSource) -> None:
         """What can be known before a job is made, without a look into a bucket.
@@ -49,7 +48,7 @@ class JobFiles:
         place, within = self._allowed.check(parse_place(source.input.url))
         data_format = source.input.format
         files = files_of(place, data_format, self._environment, within)
-        return InputReader(files, data_format, processes=self._processes)
+        return InputReader(files, data_format, shared=self._shared)
 
     def writer(self, source: JobSource, *, is_batched: bool) -> OutputWriter:
         """An open one. Raises ServerError."""

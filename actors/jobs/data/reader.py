@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from typing import BinaryIO, TypeAlias
 
+from actors.jobs.data.ahead import AheadRoom, read_ahead
 from actors.jobs.data.json_lines import read_json_lines
 from actors.jobs.data.npz import read_npz
 from actors.jobs.data.parquet_reader import ParquetProcesses, ParquetReader
@@ -37,6 +39,14 @@ _READERS: Mapping[DataFormat, ReadRows] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class SharedBounds:
+    """What all readers of a server have together."""
+
+    processes: ParquetProcesses = field(default_factory=ParquetProcesses)
+    ahead: AheadRoom = field(default_factory=AheadRoom)
+
+
 class InputReader:
     """Of one input. A file that is not of its format is one row, with an error; what lies in it before the fault has
     been given by then."""
@@ -47,12 +57,12 @@ class InputReader:
         data_format: DataFormat,
         *,
         max_row_bytes: int = MAX_ROW_BYTES,
-        processes: ParquetProcesses | None = None,
+        shared: SharedBounds | None = None,
     ) -> None:
-        """The files in the order of their names, as `files_of` gives them; `processes` are what others read, too."""
+        """The files in the order of their names, as `files_of` gives them. Without `shared` it reads alone."""
         self._files = files
         self._format = data_format
-        self._processes = processes or ParquetProcesses()
+        self._shared = shared or SharedBounds()
         self._max_row_bytes = max_row_bytes
 
     def rows(self, start: Position = Position()) -> Generator[InputRow, None, None]:  # noqa: B008 (frozen)
@@ -65,8 +75,8 @@ class InputReader:
             ServerError: it can never be read.
         """
         row, first = start.row, self._at(start)
-        with self._reader() as read:
-            for file in self._files[first:]:
+        with self._reader() as read, closing(self._opening(first, start)) as files:
+            for file in files:
                 offset = start.offset if file.name == start.file else 0
                 if offset < 0:
                     continue
@@ -74,10 +84,18 @@ class InputReader:
                     yield InputRow(row, file.name, found, Position(row + 1, file.name, file.stamp, found.end))
                     row += 1
 
+    def _opening(self, first: int, start: Position) -> Generator[InputFile, None, None]:
+        """The files from one on; those that are rows are read ahead, but the position's, which is done with."""
+        if self._format is not DataFormat.IMAGES:
+            yield from self._files[first:]
+            return
+        wanted = [file for file in self._files[first:] if file.name != start.file or not start.offset]
+        yield from read_ahead(wanted, self._max_row_bytes + 1, self._shared.ahead)
+
     @contextmanager
     def _reader(self) -> Iterator[ReadRows]:
         if self._format is DataFormat.PARQUET:
-            with ParquetReader(self._processes) as reader:
+            with ParquetReader(self._shared.processes) as reader:
                 yield reader.read
         else:
             yield _READERS[self._format]
