@@ -48,5 +48,6 @@ def make_client(address: RedisAddress, *, retries: int = 1) -> redis.Redis:
         socket_timeout=address.socket_seconds,
         retry=Retry(NoBackoff(), retries),
         ssl=address.is_tls,
+        protocol=2,  # whose answers are the same in all versions of the package
         **more,
     )

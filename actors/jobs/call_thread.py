@@ -109,7 +109,11 @@ class CallThread(Generic[C]):
             return
         try:
             while calls := self._gathered():
-                self.make(calls)
+                try:
+                    self.make(calls)
+                except BaseException as error:  # nobody shall wait for ever
+                    for call in calls:
+                        call.error = error
                 done = [call.done for call in calls]
                 self._tell(lambda done=done: [event.set() for event in done])
         finally:

@@ -23,7 +23,7 @@ from actors.jobs.redis.checks import check_server
 from actors.jobs.redis.commands import CommandThread, run_commands
 from actors.jobs.redis.errors import Disconnected, server_error
 from actors.jobs.redis.script import Argument, command, key_prefix
-from actors.jobs.redis.watch import Watch, WatchedStore
+from actors.jobs.redis.watch import BEAT_SECONDS, Watch, WatchedStore
 from actors.redis_client import RedisAddress, make_client
 from protocol.errors import InsufficientStorage, Internal, Overloaded, PayloadTooLarge, ServerError, Unavailable
 from protocol.jobs.job import ItemError, Job
@@ -77,7 +77,7 @@ class RedisStore:
         self._thread = CommandThread(make_client(address, retries=0))
         self._pool = make_client(address, retries=0)
         self._limiter = trio.CapacityLimiter(_CONNECTIONS)
-        waiting = replace(address, socket_seconds=address.socket_seconds + lease_seconds)
+        waiting = replace(address, socket_seconds=address.socket_seconds + BEAT_SECONDS)
         watched = WatchedStore(self._prefix, self._server, lease_seconds, self._recover_arguments)
         self._watch = Watch(make_client(waiting, retries=0), watched)
         # What is claimed by this server as far as it knows: where an answer was lost, Redis may know of more.

@@ -103,7 +103,9 @@ class Watch:
                     self._tell([_ANY])
                 is_new = False
                 self._listen(now + self._beat_seconds)
-            except (redis.RedisError, OSError):  # whoever needs the store tells of it
+            except Exception as error:
+                if not isinstance(error, redis.RedisError | OSError):  # of these tells whoever needs the store
+                    logger.exception("the watch of the job store failed, and goes on")
                 is_new = True
                 self._is_closed.wait(_AGAIN_SECONDS)
         self._client.close()
