@@ -50,17 +50,6 @@ def claim(db: sqlite3.Connection, now: float, room: DeliveryRoom = ROOM) -> list
     return deliveries.claim(db, room, now, now + 60)
 
 
-def test_each_state_that_is_told_makes_one(db: sqlite3.Connection) -> None:
-    add(db)
-    assert claim(db, 1.0) == []
-    ended = run(db)
-    running, succeeded = claim(db, 2.0)
-    assert [running.state, succeeded.state] == [JobState.RUNNING, JobState.SUCCEEDED]
-    assert (running.job.state, running.job.counts.running) == (JobState.RUNNING, 1)
-    assert (succeeded.job, succeeded.created, succeeded.attempt, succeeded.url) == (ended, 2.0, 1, "https://a/hook")
-    assert running.id != succeeded.id
-
-
 def test_of_others_none_is_made(db: sqlite3.Connection) -> None:
     add(db, states=(JobState.FAILED,))
     run(db)
@@ -80,28 +69,6 @@ def test_jobs_that_end_without_having_run(db: sqlite3.Connection) -> None:
     }
 
 
-def test_they_outlive_their_job(db: sqlite3.Connection) -> None:
-    job = add(db, states=(JobState.SUCCEEDED,))
-    run(db)
-    assert changes.remove(db, "ann", job.id)[0]
-    (delivery,) = claim(db, 3.0)
-    assert (delivery.job.id, delivery.job.metadata) == (job.id, METADATA)
-
-
-def test_a_claim_hides_and_does_not_lose(db: sqlite3.Connection) -> None:
-    add(db, states=(JobState.SUCCEEDED,))
-    run(db)
-    (first,) = claim(db, 3.0)
-    assert claim(db, 62.0) == []
-    (second,) = claim(db, 63.0)  # the server has ended meanwhile
-    assert (second.id, second.attempt) == (first.id, 2)
-    deliveries.settle(db, second, 70.0)
-    assert claim(db, 69.0) == []
-    (third,) = claim(db, 70.0)
-    deliveries.settle(db, third, None)
-    assert claim(db, 1000.0) == []
-
-
 def test_what_was_under_way_when_the_server_ended_is_due_at_once(db: sqlite3.Connection) -> None:
     for _ in range(2):
         add(db, states=(JobState.SUCCEEDED,))
@@ -111,32 +78,6 @@ def test_what_was_under_way_when_the_server_ended_is_due_at_once(db: sqlite3.Con
     changes.recover(db, LIMITS, 4.0)
     assert [(each.id, each.attempt) for each in claim(db, 4.0)] == [(first.id, 2)]
     assert [(each.id, each.attempt) for each in claim(db, 500.0)] == [(first.id, 3), (second.id, 2)]
-
-
-def test_a_host_or_an_owner_has_its_share_and_others_theirs(db: sqlite3.Connection) -> None:
-    for owner, hosts in (
-        ("ann", ["https://dead"] * 20 + [f"https://dead{n}" for n in range(20)]),
-        ("bob", ["https://b"]),
-    ):
-        for host in hosts:
-            add(db, host=host, owner=owner, states=(JobState.SUCCEEDED,))
-            run(db)
-    claimed = claim(db, 3.0)
-    hosts = [each.host for each in claimed]
-    assert (len(claimed), hosts.count("https://dead"), hosts.count("https://b")) == (9, 4, 1)
-    busy = DeliveryRoom(total=64, per_host=4, per_owner=8, hosts={"https://dead": 4}, owners={"ann": 7})
-    assert [each.owner for each in claim(db, 3.0, busy)] == ["ann"]
-    assert claim(db, 3.0, DeliveryRoom(total=2, per_host=4, per_owner=8, hosts={"https://c": 2})) == []
-
-
-def test_what_was_tried_least_comes_first(db: sqlite3.Connection) -> None:
-    for number in range(4):
-        add(db, host=f"https://{number}", states=(JobState.SUCCEEDED,))
-        run(db)
-    for tried in claim(db, 3.0, DeliveryRoom(3, 4, 8)):
-        deliveries.settle(db, tried, 2.5)
-    (next_one,) = claim(db, 3.0, DeliveryRoom(1, 4, 8))
-    assert next_one.attempt == 1
 
 
 def test_a_job_is_refused_where_too_much_is_not_taken(db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:

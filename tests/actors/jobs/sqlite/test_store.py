@@ -19,7 +19,7 @@ from actors.jobs.sqlite.store import SqliteStore
 from protocol.errors import InsufficientStorage, Internal
 from protocol.jobs.job import Job, new_job_id
 from protocol.jobs.states import JobState
-from protocol.jobs.store import IdempotencyMismatch, JobFilter, Limits, NewItem, NewJob, Outcome, UnusableStore
+from protocol.jobs.store import IdempotencyMismatch, Limits, NewItem, NewJob, Outcome, UnusableStore
 from protocol.jobs.webhook import DeliveryRoom, Webhook
 from protocol.messages import Buffer
 
@@ -49,36 +49,6 @@ async def succeed(store: SqliteStore, result: bytes) -> Job:
     done = await store.finish(Outcome(claim.job_id, claim.index, claim.claim, JobState.SUCCEEDED, [result]), NOW)
     assert done is not None
     return done
-
-
-async def test_a_job_and_its_result_outlive_the_store(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
-        job, is_made = await store.add(new(b"request"), NOW)
-        assert is_made
-        assert (await succeed(store, b"result")).state is JobState.SUCCEEDED
-    async with opened(tmp_path) as store:
-        found = await store.find("ann", job.id)
-        assert found is not None
-        assert found.counts.succeeded == 1
-        (item,) = await store.items(job.id, 0, 10, results=True)
-        assert item.result == b"result"
-        assert await store.find("bob", job.id) is None
-
-
-async def test_what_ran_is_queued_again_and_its_late_result_is_dropped(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
-        job, _ = await store.add(new(b"a"), NOW)
-        (claim,) = await store.claim({}, 1, NOW)
-    async with opened(tmp_path) as store:
-        late = Outcome(job.id, 0, claim.claim, JobState.SUCCEEDED, [b"late"])
-        assert await store.finish(late, NOW) is None
-        (again,) = await store.claim({}, 1, NOW)
-        assert (again.attempt, again.claim) == (2, claim.claim + 1)
-        assert await store.finish(late, NOW) is None
-        assert await store.finish(replace(late, claim=again.claim, result=[b"own"]), NOW) is not None
-        assert await store.finish(replace(late, claim=again.claim, result=[b"twice"]), NOW) is None
-        (item,) = await store.items(job.id, 0, 1, results=True)
-        assert item.result == b"own"
 
 
 async def test_large_payloads_are_files_that_go_with_their_job(tmp_path: Path) -> None:
@@ -135,32 +105,6 @@ async def test_an_idempotency_key_is_its_owners(tmp_path: Path) -> None:
         other, is_made = await store.add(new(b"a", owner="bob", key="k", fingerprint=b"2"), NOW)
         assert is_made
         assert other.id != first.id
-
-
-async def test_jobs_that_come_at_once_are_all_there_once(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
-        async with trio.open_nursery() as nursery:
-            for _ in range(500):
-                nursery.start_soon(store.add, new(b"a"), NOW)
-        claims = await store.claim({}, 1000, NOW)
-        assert len(claims) == 500
-        assert len({claim.job_id for claim in claims}) == 500
-
-
-async def test_a_page_of_jobs(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
-        made = [
-            (await store.add(replace(new(b"a"), id=new_job_id(NOW + number)), NOW + number))[0].id
-            for number in range(5)
-        ]
-        await succeed(store, b"")
-        newest = await store.jobs("ann", JobFilter(), "", 2)
-        assert [job.id for job in newest] == [made[4], made[3]]
-        assert [job.id for job in await store.jobs("ann", JobFilter(), made[3], 10)] == made[2::-1]
-        queued = JobFilter(frozenset({JobState.QUEUED}), "m")
-        assert [job.id for job in await store.jobs("ann", queued, "", 10)] == made[:0:-1]
-        assert await store.jobs("ann", JobFilter(model="other"), "", 10) == []
-        assert await store.jobs("bob", JobFilter(), "", 10) == []
 
 
 async def test_a_folder_has_one_server(tmp_path: Path) -> None:
@@ -223,16 +167,6 @@ async def test_a_closed_store_says_so(tmp_path: Path) -> None:
         pass
     with pytest.raises(Internal, match="the job store is closed"):
         await store.figures()
-
-
-async def test_what_is_over_the_limit_is_refused_until_ended_jobs_make_room(tmp_path: Path) -> None:
-    async with opened(tmp_path, replace(LIMITS, byte_size=1000)) as store:
-        first, _ = await store.add(new(bytes(600)), NOW)
-        with pytest.raises(InsufficientStorage, match=r"the job has 500 bytes and .* hold 600 of 1000"):
-            await store.add(new(bytes(500)), NOW)
-        await succeed(store, b"")
-        await store.add(new(bytes(500)), NOW)
-        assert await store.find("ann", first.id) is None
 
 
 async def test_a_reserve_of_the_disk_is_for_what_runs(tmp_path: Path) -> None:
