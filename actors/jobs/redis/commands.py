@@ -65,9 +65,10 @@ def run_commands(client: redis.Redis, commands: Sequence[Command]) -> Sequence[A
 
 
 def _sent(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
+    """Several as one transaction: else Redis would write its log once for each few that it reads at a time."""
     if not commands:
         return []
-    pipeline = client.pipeline(transaction=False)
+    pipeline = client.pipeline(transaction=len(commands) > 1)
     for command in commands:
         pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
     return list(pipeline.execute(raise_on_error=False))
