@@ -40,7 +40,7 @@ class Mixture:
 
     def calls(self, payloads: Sequence[Payload], encode: Encode, *, keeps_responses: bool = False) -> list[Call]:
         """The calls of all payloads, in their order. Where calls differ, so many that every share is kept to one per
-        mille; those of one payload and priority share what was encoded."""
+        mille; those of one payload and priority share what was encoded. A call's key is its payload."""
         is_mixed = bool(self.cancel_share or len(self.priorities) > 1)
         count = len(payloads) * (math.ceil(_PARTS / len(payloads)) if is_mixed else 1) if payloads else 0
         drawn = random.Random(self.seed)
@@ -53,7 +53,8 @@ class Mixture:
             if (index, level) not in encoded:
                 encoded[index, level] = encode(self.payload(payloads[index], level))
             cancel = self.cancel_after if given_up[number] else None
-            calls.append(Call(encoded[index, level], payloads[index].inferences, cancel, keeps_responses))
+            payload = payloads[index]
+            calls.append(Call(encoded[index, level], payload.inferences, cancel, keeps_responses, payload))
         return calls
 
     def draw(self, drawn: random.Random) -> tuple[int, float | None]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import trio
 
@@ -17,7 +18,7 @@ from trioton.perf.caller import Control, Cycle, DataError, Encode, ModelDescript
 from trioton.perf.data.dataset import Dataset
 from trioton.perf.data.inputs import ModelSlots
 from trioton.perf.data.mixture import Mixture
-from trioton.perf.data.payloads import Form, body_payloads, tensor_payloads
+from trioton.perf.data.payloads import ExpectingPayload, Form, body_payloads, tensor_payloads
 from trioton.perf.data.regions import SystemMemory
 from trioton.perf.data.sequences import Sequences, SequenceSource
 from trioton.perf.data.sources import Sources, load_dataset
@@ -34,6 +35,8 @@ class ModelData:
         outputs: those that are asked for; all where it is empty.
         sequences: how sequences are made, where the model has sequences, or always where `is_sequential`.
         memory: where tensors lie; None for in the requests.
+        keeps_responses: whether results are to hold what was received; they do where the data says what to expect.
+        body_members: of JSON bodies that do not have them.
     """
 
     sources: Sources = Sources()  # noqa: RUF009 (frozen)
@@ -45,6 +48,7 @@ class ModelData:
     is_sequential: bool = False
     mixture: Mixture = Mixture()  # noqa: RUF009 (frozen)
     memory: SystemMemory | None = None
+    body_members: Mapping[str, Any] = field(default_factory=dict)
     keeps_responses: bool = False
 
     @asynccontextmanager
@@ -75,7 +79,10 @@ class ModelData:
             DataError: the rows do not make batches, or there is no such output.
         """
         if self.form is not Form.TENSORS:
-            return [body_payloads(stream, slots, self.form, parameters=self.parameters) for stream in dataset.streams]
+            return [
+                body_payloads(stream, slots, self.form, members=self.body_members, parameters=self.parameters)
+                for stream in dataset.streams
+            ]
         for name in self.outputs:
             slots.output(name)
         made = []
@@ -94,6 +101,8 @@ class ModelData:
         encode: Encode,
         part: Part,
     ) -> Source:
+        flat = [payload for stream in streams for payload in stream]
+        keeps = self.keeps_responses or any(isinstance(payload, ExpectingPayload) for payload in flat)
         if self.is_sequential or is_sequential(model):
             return SequenceSource(
                 streams,
@@ -102,10 +111,9 @@ class ModelData:
                 part=part,
                 mixture=self.mixture,
                 is_generated=dataset.is_generated,
-                keeps_responses=self.keeps_responses,
+                keeps_responses=keeps,
             )
-        flat = [payload for stream in streams for payload in stream]
-        calls = self.mixture.calls(flat, encode, keeps_responses=self.keeps_responses)
+        calls = self.mixture.calls(flat, encode, keeps_responses=keeps)
         return Cycle(calls, part)
 
 
@@ -115,4 +123,4 @@ def is_sequential(model: ModelDescription) -> bool:
 
 
 def _asking(payload: Payload, outputs: tuple[str, ...]) -> Payload:
-    return Payload(inputs=payload.inputs, outputs=outputs, parameters=payload.parameters, inferences=payload.inferences)
+    return replace(payload, outputs=outputs) if outputs else payload

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from protocol.datatypes import DataType
@@ -19,6 +20,13 @@ class Form(enum.StrEnum):
     TENSORS = "tensors"
     GENERATE = "generate"  # a JSON object with a member for each input
     OPENAI = "openai"  # the JSON object of a chat or a completion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectingPayload(Payload):
+    """A payload that comes with what the outputs have to be."""
+
+    expected: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def tensor_payloads(
@@ -48,20 +56,25 @@ def tensor_payloads(
         if may_repeat and len({_shapes(row) for row in rows}) > 1:
             rows = [rows[0]] * batch
         first = rows[0]
-        made.append(
-            Payload(
-                inputs=_inputs(rows, slots),
-                parameters={**(parameters or {}), **first.parameters},
-                inferences=first.rows if first.rows is not None and slots.is_batching else batch,
-            )
+        payload = Payload(
+            inputs=_inputs(rows, slots),
+            parameters={**(parameters or {}), **first.parameters},
+            inferences=first.rows if first.rows is not None and slots.is_batching else batch,
         )
+        made.append(_expecting(payload, rows, slots))
     return made
 
 
 def body_payloads(
-    stream: Sequence[Step], slots: ModelSlots, form: Form, *, parameters: Mapping[str, ParameterValue] | None = None
+    stream: Sequence[Step],
+    slots: ModelSlots,
+    form: Form,
+    *,
+    members: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, ParameterValue] | None = None,
 ) -> list[Payload]:
-    """A JSON body for each step: that which it has, else a member for each of its tensors.
+    """A JSON body for each step: that which it has, else a member for each of its tensors. It gets
+    `members` where it has no such, and `parameters` in any case.
 
     Raises:
         DataError: a route of OpenAI's, and the data has tensors.
@@ -73,7 +86,7 @@ def body_payloads(
             if form is Form.OPENAI:
                 raise DataError("OpenAI's routes take JSON bodies: give them as 'payload' of each entry of the data")
             body = {name: _member(tensor) for name, tensor in step.tensors.items()}
-        made.append(Payload(body={**body, **(parameters or {})}))
+        made.append(Payload(body={**(members or {}), **body, **(parameters or {})}))
     return made
 
 
@@ -89,6 +102,26 @@ def _inputs(rows: Sequence[Step], slots: ModelSlots) -> list[Tensor]:
                 f"optional input '{odd}' is in some rows of a batch only: give it in all of them, or in none"
             )
     return [_joined(name, [row.tensors[name] for row in rows], slots) for name in names]
+
+
+def _expecting(payload: Payload, rows: Sequence[Step], slots: ModelSlots) -> Payload:
+    """With the outputs of all rows, where all say theirs."""
+    names = rows[0].expected.keys()
+    if not names or any(row.expected.keys() != names for row in rows):
+        return payload
+    has_rows = slots.is_batching and rows[0].rows is None
+    expected = {name: _stacked([row.expected[name] for row in rows], has_rows) for name in names}
+    return ExpectingPayload(
+        inputs=payload.inputs, parameters=payload.parameters, inferences=payload.inferences, expected=expected
+    )
+
+
+def _stacked(tensors: Sequence[Tensor], has_rows: bool) -> Tensor:
+    first = tensors[0]
+    if not has_rows:
+        return first
+    data = b"".join(tensor.data for tensor in tensors)
+    return Tensor(first.name, first.datatype, (len(tensors), *first.shape), data)
 
 
 def _joined(name: str, tensors: Sequence[Tensor], slots: ModelSlots) -> Tensor:

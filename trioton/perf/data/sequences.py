@@ -60,13 +60,18 @@ class Sequences:
 
 
 @dataclass(slots=True, eq=False)
-class _Running:
-    """A sequence that is under way."""
+class Running:
+    """A sequence that is under way: the key of its calls."""
 
     id: int
     stream: Sequence[Payload]
     length: int
     position: int = 0
+
+    @property
+    def payload(self) -> Payload:
+        """Of its next call, or of that which is in flight."""
+        return self.stream[self.position % len(self.stream)]
 
 
 class SequenceSource:
@@ -101,7 +106,7 @@ class SequenceSource:
             available = len(settings.own_ids(part))
             self._most = min(self._most or available, available)
         self._active: set[int] = set()
-        self._idle: deque[_Running] = deque()
+        self._idle: deque[Running] = deque()
 
     def take(self) -> Call | None:
         if self._idle:
@@ -113,7 +118,7 @@ class SequenceSource:
         return self._call(running)
 
     def ended(self, result: Result) -> None:
-        running: _Running = result.call.key
+        running: Running = result.call.key
         running.position += 1
         if result.error or result.is_cancelled or running.position >= running.length:
             self._active.discard(running.id)
@@ -124,15 +129,15 @@ class SequenceSource:
         """Whether another sequence may go on beside those that do."""
         return not self._most or len(self._active) < self._most
 
-    def _begin(self) -> _Running:
+    def _begin(self) -> Running:
         stream = next(self._streams)
         length = self._settings.length_of(len(stream), is_generated=self._is_generated, drawn=self._drawn)
         found = next(id_ for id_ in self._ids if id_ not in self._active)
         self._active.add(found)
-        return _Running(found, stream, length)
+        return Running(found, stream, length)
 
-    def _call(self, running: _Running) -> Call:
-        payload = running.stream[running.position % len(running.stream)]
+    def _call(self, running: Running) -> Call:
+        payload = running.payload
         level, cancel_after = self._mixture.draw(self._drawn)
         step = replace(
             self._mixture.payload(payload, level),
