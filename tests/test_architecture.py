@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "actors": ("protocol", "repository", "backends"),
     "trioton": (
         "protocol",
+        "protocol.proto",  # the load generator speaks gRPC as a client
         "protocol.http",
         "protocol.grpc",
         "repository",
