@@ -20,10 +20,14 @@ needs_redis_server = pytest.mark.skipif(
 
 class RedisServer:
     """Started by `with`, killed at its end; it can be stopped and started again meanwhile, on the same port. One that
-    is lasting writes a log, and has what it had when it is started again."""
+    is lasting writes a log, and has what it had when it is started again. One with a certificate, which is a file and
+    that of its key, speaks TLS only."""
 
-    def __init__(self, directory: Path, *, is_lasting: bool = False) -> None:
+    def __init__(
+        self, directory: Path, *, is_lasting: bool = False, certificate: tuple[Path, Path] | None = None
+    ) -> None:
         self._directory = directory
+        self._certificate = certificate
         self._is_lasting = is_lasting
         self._process: subprocess.Popen[bytes] | None = None
         with socket.socket() as probe:
@@ -32,7 +36,7 @@ class RedisServer:
 
     def start(self) -> None:
         log = {"appendonly": "yes", "appendfsync": "always"} if self._is_lasting else {"appendonly": "no"}
-        arguments = {"port": str(self.port), "bind": "127.0.0.1", "save": "", **log}
+        arguments = {"bind": "127.0.0.1", "save": "", **log, **self._port_arguments()}
         self._process = subprocess.Popen(
             ["redis-server", *(word for name, value in arguments.items() for word in (f"--{name}", value))],
             cwd=self._directory,
@@ -46,6 +50,13 @@ class RedisServer:
             except OSError:
                 assert time.monotonic() < deadline, "redis-server does not listen"
                 time.sleep(0.02)
+
+    def _port_arguments(self) -> dict[str, str]:
+        if self._certificate is None:
+            return {"port": str(self.port)}
+        chain, key = map(str, self._certificate)
+        files = {"tls-cert-file": chain, "tls-key-file": key, "tls-auth-clients": "no"}
+        return {"port": "0", "tls-port": str(self.port), **files}
 
     def configure(self, name: str, value: str) -> None:
         """Change a setting while it runs."""

@@ -1,6 +1,8 @@
 -- Calls on items that run: claimed, finished, and given to others when their server has ended.
 
 local INLINE_BYTES, MOST_INLINE = 65536, 4194304
+-- Models that are looked at in one call, by chance where there are more: clients may ask for any name.
+local MOST_MODELS = 500
 
 -- Mark an item as running here.
 function S.take(id, index, record)
@@ -82,7 +84,7 @@ function C.claim(now, lease_ms, default, ...)
   end
   local taken = {}
   if S.take_suspect(now, taken) then
-    for _, model in ipairs(call('SMEMBERS', P .. 'models')) do
+    for _, model in ipairs(call('SRANDMEMBER', P .. 'models', MOST_MODELS)) do
       local limit = rooms[model] or tonumber(default)
       if limit > 0 then
         limit = limit - S.take_due(S.later_key(model), model, limit, now, taken)
