@@ -34,7 +34,7 @@ from trioton.folders import folder_of_word, served_folder
 from trioton.help import ALL, USAGE_OF_FLAGS, command_help, overview
 from trioton.openai_flags import OPENAI
 from trioton.server_flags import SERVER
-from trioton.settings import BATCH, FRONTEND, GROUPS, RUN, Settings
+from trioton.settings import BATCH, FLEET, FRONTEND, GROUPS, RUN, Settings
 from trioton.standard_streams import provide_standard_streams
 from trioton.store_flags import repository_place
 from trioton.tools.layout_checks import place_findings
@@ -268,6 +268,18 @@ def _batch_table() -> Sequence[Flag]:
     return batch_table()
 
 
+def _fleet(words: Sequence[str]) -> int:
+    from trioton.fleet.command import run_fleet
+
+    return run_fleet(words, os.environ)
+
+
+def _fleet_table() -> Sequence[Flag]:
+    from trioton.fleet.command import fleet_table
+
+    return fleet_table()
+
+
 def _config(words: Sequence[str]) -> int:
     from trioton.tools.config_command import run_config
 
@@ -379,6 +391,18 @@ command goes on. Exit code 0 if all rows have succeeded, 2 if some have failed."
         _batch_table,
         _batch,
         shown=(GROUPS[BATCH],),
+    ),
+    "fleet": Command(
+        """\
+usage: trioton fleet <repository or model folder> … [flags]
+
+Serves by several servers behind one address, balanced by HAProxy: loads and
+unloads reach all of them, sequences stay where they are, and the fleet is
+scaled and updated while it serves. Takes the flags of trioton serve as well,
+with which each of the servers is started.""",
+        _fleet_table,
+        _fleet,
+        shown=(GROUPS[FLEET],),
     ),
     "doctor": Command(
         """\

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -214,25 +214,48 @@ def read_words(table: Sequence[Flag], arguments: Sequence[str]) -> tuple[list[st
     Raises:
         UsageError: an unknown or ambiguous flag, a missing or a wrong value.
     """
-    by_name = {name: row for row in table for name in (row.name, *row.aliases)}
     places: list[str] = []
     values: dict[str, Any] = {}
+    for row, name, text in _each_word(table, arguments):
+        if row is None:
+            places.append(text)
+        else:
+            parsed = parse_value(row, text, f"--{name}")
+            values[row.field_name] = (*values.get(row.field_name, ()), parsed) if row.is_repeatable else parsed
+    return places, values
+
+
+def separate_words(table: Sequence[Flag], arguments: Sequence[str]) -> tuple[list[str], list[tuple[Flag, str]]]:
+    """As `read_words`, with the flags as they were given, in their order, each with the text of its value.
+
+    Raises:
+        UsageError: an unknown or ambiguous flag, or a missing value.
+    """
+    places: list[str] = []
+    given: list[tuple[Flag, str]] = []
+    for row, _, text in _each_word(table, arguments):
+        if row is None:
+            places.append(text)
+        else:
+            given.append((row, text))
+    return places, given
+
+
+def _each_word(table: Sequence[Flag], arguments: Sequence[str]) -> Iterator[tuple[Flag | None, str, str]]:
+    """Flags, each with the name by which it was given and its value; words that are none without a row and a name."""
+    by_name = {name: row for row in table for name in (row.name, *row.aliases)}
     words = list(reversed(arguments))
     while words:
         word = words.pop()
         if word == "--":
-            places.extend(reversed(words))
-            break
+            yield from ((None, "", each) for each in reversed(words))
+            return
         if not word.startswith("-") or word == "-":
-            places.append(word)
+            yield None, "", word
             continue
         name, equals, value = word.removeprefix("--").partition("=")
         row = _named(name, by_name, word)
-        if not equals:
-            value = _next_value(row, name, words)
-        parsed = parse_value(row, value, f"--{name}")
-        values[row.field_name] = (*values.get(row.field_name, ()), parsed) if row.is_repeatable else parsed
-    return places, values
+        yield row, name, value if equals else _next_value(row, name, words)
 
 
 def _next_value(row: Flag, name: str, words: list[str]) -> str:

@@ -38,6 +38,7 @@ ANY_ADDRESSES = frozenset({"0.0.0.0", "::", ""})
 
 RUN = "Run"
 BATCH = "Batch"
+FLEET = "Fleet"
 FRONTEND = "As Triton's OpenAI frontend"
 TOOLS = "Command"
 # The headings of the help text in its order, with the words that ask for one alone.
@@ -45,6 +46,7 @@ GROUPS = {
     TOOLS: "command",
     RUN: "run",
     BATCH: "batch",
+    FLEET: "fleet",
     FRONTEND: "frontend",
     SERVER: "server",
     STORES: "stores",
