@@ -11,6 +11,8 @@ from protocol.http.routes import CONSOLE, METRICS, ROUTES
 from tests.pages import ROOT, Page, all_pages
 from tests.trioton.metrics.test_documentation import described
 from trioton.cli import COMMANDS
+from trioton.fleet.fleet_api import PATHS as FLEET_PATHS
+from trioton.fleet.fleet_metrics import FAMILIES as FLEET_FAMILIES
 
 PAGES = all_pages()
 # `docs/modules.md` is written from the modules themselves, and held to them by `tests.modules_page --check`.
@@ -198,7 +200,7 @@ def test_flags() -> None:
 
 def test_metrics() -> None:
     """`docs/metrics.md` is held to the server by a test of its own, and all other pages to it."""
-    families = described().keys() | FOREIGN_METRICS.keys()
+    families = described().keys() | FOREIGN_METRICS.keys() | {family.name for family in FLEET_FAMILIES}
     samples = {f"{family}{suffix}" for family in families for suffix in ("", "_total", "_bucket", "_sum", "_count")}
 
     def is_there(name: str) -> bool:
@@ -211,6 +213,7 @@ def test_metrics() -> None:
 def test_endpoints() -> None:
     """A parameter of a path is written in any way: `{model}`, `<name>`, or an example's."""
     routes = [re.sub(r"\{\w+\}", "[^/]+", route.path) for route in (*ROUTES, METRICS, *CONSOLE)]
+    routes += FLEET_PATHS
 
     def is_there(name: str) -> bool:
         path = re.sub(r"\{[^}]*\}|<[^>]*>|\[[^]]*\]", "x", name)

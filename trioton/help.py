@@ -18,8 +18,8 @@ usage: trioton <command> [flags]; trioton [flags] is trioton serve [flags]
 
   serve REPOSITORY …         serve its models; or a language model's folder
   run MODEL_DIR              serve one model; with --reload again as it changes
-  openai-frontend            serve by the flags of Triton's OpenAI frontend
-  demo                       build real models and ask them
+  demo / openai-frontend     show real models; serve by that frontend's flags
+  fleet REPOSITORY …         serve by several servers behind one address
   batch INPUT OUTPUT         run a model over files of rows, without a server
   doctor …, config MODEL_DIR say what is wrong; print a configuration, completed
   repo add REPOSITORY FILE   put a model file into a repository

@@ -42,6 +42,7 @@ def version_snapshots(table: ModelTable, in_flight: Mapping[tuple[str, int], int
             gpu=model.gpu,
             routed=model.routed(),
             in_flight=sum(in_flight.get((name, model.version), 0) for name in {entry.name, model.name}),
+            open_sequences=model.open_sequences,
             batch_size_bounds=model.statistics.batch_size_bounds,
             instances=model.instance_states(),
             restarts=model.restarts,

@@ -74,6 +74,7 @@ class VersionSnapshot:
     # Of the histogram of batch sizes; empty where it is not shown.
     batch_size_bounds: Sequence[float] = ()
     in_flight: int = 0
+    open_sequences: int = 0
     # By state; empty where there are none.
     instances: Mapping[str, int] = field(default_factory=dict)
     restarts: int = 0

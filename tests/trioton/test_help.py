@@ -5,13 +5,13 @@ from __future__ import annotations
 from trioton.demo_flags import DEMO
 from trioton.flags import rows
 from trioton.help import WIDTH, command_help
-from trioton.settings import BATCH, FRONTEND, GROUPS, RUN, TOOLS, Settings
+from trioton.settings import BATCH, FLEET, FRONTEND, GROUPS, RUN, TOOLS, Settings
 
 
 def test_help_shows_every_flag_under_its_group() -> None:
     text = command_help("usage: x", rows(Settings))
     headings = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert headings == [f"{group}:" for group in GROUPS if group not in (BATCH, DEMO, FRONTEND, RUN, TOOLS)]
+    assert headings == [f"{group}:" for group in GROUPS if group not in (BATCH, DEMO, FLEET, FRONTEND, RUN, TOOLS)]
     for row in rows(Settings):
         assert f"  --{row.name}" in text
     assert text.startswith("usage: x\n\n")

@@ -18,7 +18,7 @@ import trio
 from trioton.fleet import haproxy_commands as commands
 from trioton.fleet.driver import Address
 from trioton.fleet.haproxy_commands import Role, SlotStatus
-from trioton.fleet.haproxy_config import FULL_WEIGHT, BalancerPlan, configuration
+from trioton.fleet.haproxy_config import CHECKED, FULL_WEIGHT, BalancerPlan, configuration
 from trioton.fleet.processes import Child, end_text
 
 logger = logging.getLogger("trioton.fleet.haproxy")
@@ -179,7 +179,8 @@ class Balancer:
     def _line(self, line: str) -> None:
         self._last_lines = [*self._last_lines[-20:], line]
         text = re.sub(r"^\[\w+\]\s+\(\d+\) : ", "", line)
-        logger.log(logging.ERROR if line.startswith("[ALERT]") else logging.INFO, "%s", text)
+        if not text.startswith("Server ") or text.startswith(f"Server {CHECKED}/"):  # the others follow what that says
+            logger.log(logging.ERROR if line.startswith("[ALERT]") else logging.INFO, "%s", text)
 
 
 async def _cancel_at_end(child: Child, scope: trio.CancelScope) -> None:

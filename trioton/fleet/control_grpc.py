@@ -9,7 +9,7 @@ the replicas.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -130,7 +130,7 @@ class ControlCalls:
 
 async def serve_control_grpc(
     handlers: dict[str, Handler],
-    listeners: Sequence[trio.SocketListener],
+    listeners: list[trio.SocketListener],
     failures: CallbackFailures,
 ) -> None:
     """Until it is cancelled, with all its calls."""

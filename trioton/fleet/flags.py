@@ -72,7 +72,7 @@ class FleetFlags:
     max_replicas: int = flag(
         8, integer(1, MOST_REPLICAS), group=FLEET, metavar=INTEGER, help="The most that there may be."
     )
-    scale_by: Signal = flag(
+    scale_by: Signal = flag(  # noqa: RUF009 (a field, as its neighbours)
         Signal.NONE,
         lambda text: Signal(choice(*Signal)(text)),
         group=FLEET,
@@ -114,7 +114,7 @@ class FleetFlags:
         help="A file with the bearer key by which the fleet calls its replicas; --auth-keys-file needs one. Who "
         "controls the fleet must come with it, too.",
     )
-    sequences_from: SequenceSource = flag(
+    sequences_from: SequenceSource = flag(  # noqa: RUF009 (a field, as its neighbours)
         SequenceSource.BODY,
         lambda text: SequenceSource(choice(*SequenceSource)(text)),
         group=FLEET,
@@ -157,8 +157,8 @@ class FleetFlags:
         Probe.parse,
         group=FLEET,
         metavar="/<path>[@<file>]",
-        help="A request that an updated replica must answer with 200, besides that for its readiness: GET, or POST with "
-        "the content of a file.",
+        help="A request that an updated replica must answer with 200, besides that for its readiness: GET, or POST "
+        "with the content of a file.",
     )
     haproxy: str = flag("haproxy", str, group=FLEET, metavar=PATH, help="HAProxy's executable; 2.6 or newer, with Lua.")
 

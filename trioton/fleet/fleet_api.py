@@ -24,6 +24,9 @@ from trioton.fleet.supervisor import Busy, Supervisor, Update
 from trioton.fleet.words import ServerWords
 
 PREFIX = "/v2/fleet"
+PATHS = tuple(
+    f"{PREFIX}{what}" for what in ("", "/scale", "/update", "/targets", "/canary", "/canary/share", "/canary/promote")
+)
 _ACCEPTED = 202
 
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]

@@ -189,9 +189,8 @@ def _metrics_frontend(frontend: Frontend) -> str:
 
 def _header_sequence() -> list[str]:
     """Without the quotes that make a text of digits: it is as good a key."""
-    return [
-        r"http-request set-var(txn.sequence) req.hdr(x-sequence-id),regsub(\",,g) if { req.hdr(x-sequence-id) -m found }",
-    ]
+    header = "req.hdr(x-sequence-id)"
+    return [rf"http-request set-var(txn.sequence) {header},word(1,\\\") if {{ {header} -m found }}"]
 
 
 def _dice(plan: BalancerPlan) -> list[str]:

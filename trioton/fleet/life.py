@@ -115,8 +115,10 @@ class Lives:
     async def _until_ready(self, replica: Replica) -> None:
         """Returns as well when it is told to stop."""
         with trio.move_on_after(self.flags.start_timeout_secs):
-            while not replica.stop.is_set() and await self._refusal(replica, Probe(READY)):
-                await trio.sleep(_POLL_SECONDS)
+            while await self._refusal(replica, Probe(READY)):
+                with trio.move_on_after(_POLL_SECONDS):
+                    await replica.stop.wait()
+                    return
             return
         raise ReplicaFailed(f"it was not ready within {self.flags.start_timeout_secs:g} s; see --start-timeout-secs")
 

@@ -1,4 +1,4 @@
-"""The state machine of a rolling update: one more replica of the new kind, then one fewer of the old, until all are new.
+"""The state machine of a rolling update: one more replica of the new kind, then one fewer of the old, and so on.
 
     RAISING → WATCHING → LOWERING → RAISING … DONE
         └─────────┴──────────┴──→ RETURNING → RETURNED
@@ -96,7 +96,7 @@ class RollingUpdate:
             before = self.state, self._replaced
             self._move(observed, now)
             moved = before != (self.state, self._replaced)
-        return self._wanted()
+        return self._wanted(observed)
 
     def abandon(self, reason: str, now: float) -> None:
         """Turn it round."""
@@ -134,12 +134,13 @@ class RollingUpdate:
         self.state = state
         self._since = now
 
-    def _wanted(self) -> Wanted:
+    def _wanted(self, observed: Observed) -> Wanted:
         old = self._total - self._replaced
         match self.state:
             case UpdateState.RAISING | UpdateState.WATCHING:
                 return Wanted(old, self._step_size())
             case UpdateState.LOWERING | UpdateState.DONE:
                 return Wanted(old, max(self._replaced, self._floor))
-            case _:
-                return Wanted(self._total, 0)
+            case _:  # those that serve go on until as many of the old do
+                missing = max(self._total - observed.old, 0)
+                return Wanted(self._total, min(self._replaced, missing, observed.new))

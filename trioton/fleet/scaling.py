@@ -1,6 +1,6 @@
 """The policy of the autoscaler: how many replicas there should be, and why. Plain and synchronous; times are given.
 
-    signal → wanted = ⌈replicas × signal ÷ target⌉, within bounds → after its cool-down: a change
+    signal → wanted = ceil(replicas * signal / target), within bounds → after its cool-down: a change
 
 A signal within a tenth of its target changes nothing. Replicas are added at once after the cool-down, and ended one by
 one, when fewer would have been enough for all of the cool-down.
@@ -81,7 +81,7 @@ class ScalingPolicy:
         self.note_change(now)
         bounds = f"{self._bounds.least} to {self._bounds.most}"
         reason = (
-            f"scaling from {replicas} to {wanted} replicas (bounds {bounds}): {self._name} is {signal:.4g}{self._unit}, "
-            f"{side} the target of {self._target:g}{self._unit}{for_long}"
+            f"scaling from {replicas} to {wanted} replicas (bounds {bounds}): {self._name} is "
+            f"{signal:.4g}{self._unit}, {side} the target of {self._target:g}{self._unit}{for_long}"
         )
         return Change(wanted, reason)

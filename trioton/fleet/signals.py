@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trioton.fleet.flags import Signal
@@ -90,9 +90,7 @@ class SignalReader:
             return _mean([each.queued for each in figures.values()])
         if self._signal is Signal.IN_FLIGHT:
             return _mean([each.in_flight for each in figures.values()])
-        recent = _recent(figures, before)
-        found = quantile(recent, 0.99)
-        return 0.0 if found is None else found  # nobody waits for anything
+        return quantile(_recent(figures, before), 0.99) or 0.0  # where nobody waits for anything
 
 
 def _recent(figures: Mapping[str, Figures], before: Mapping[str, Figures]) -> Mapping[float, float]:
@@ -104,6 +102,5 @@ def _recent(figures: Mapping[str, Figures], before: Mapping[str, Figures]) -> Ma
     return sums
 
 
-def _mean(values: Sequence[float] | Iterable[float]) -> float:
-    found = [*values]
-    return sum(found) / len(found)
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -267,6 +267,7 @@ class Supervisor:
         )
 
     def _finish(self, update: Update) -> None:
+        self.registry.note_change()
         if update.machine.state is UpdateState.DONE:
             self.current = update.new
             logger.info("rolling update to generation %d is done", update.new.number)

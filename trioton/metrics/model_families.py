@@ -176,6 +176,7 @@ SUMMARIES: dict[str, Family] = {
 NOT_CACHED = ("request",)
 ONLY_CACHED = ("cache_hit", "cache_miss")
 IN_FLIGHT = Family("trioton_requests_in_flight", "gauge", "Number of requests that clients wait for")
+OPEN_SEQUENCES = Family("trioton_open_sequences", "gauge", "Number of sequences that have begun and not ended")
 INSTANCES = Family("trioton_model_instances", "gauge", "Number of model instances by state")
 RESTARTS = Family(
     "trioton_instance_restarts_total", "counter", "Number of times that an instance that had died was started again"

@@ -22,6 +22,7 @@ from trioton.metrics.model_families import (
     MODEL_METRICS,
     NOT_CACHED,
     ONLY_CACHED,
+    OPEN_SEQUENCES,
     RESTARTS,
     ROUTED,
     SUMMARIES,
@@ -50,6 +51,7 @@ def model_series(
             ]
             yield Series(FAILURES, labels, counts)
         yield Series(IN_FLIGHT, labels, (Sample(snapshot.in_flight),))
+        yield Series(OPEN_SEQUENCES, labels, (Sample(snapshot.open_sequences),))
         yield from _distributions(snapshot, labels, exemplars)
         yield from _of_instances(snapshot, labels)
         yield from _of_some(snapshot, labels)

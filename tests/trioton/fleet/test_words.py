@@ -1,0 +1,70 @@
+"""The command line of a fleet, taken apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trioton.flags import UsageError
+from trioton.fleet.flags import Probe, Signal
+from trioton.fleet.words import ServerWords, fleet_words
+
+
+def test_the_fleets_own_flags_do_not_reach_its_replicas() -> None:
+    words = [
+        "--replicas=3",
+        "models",
+        "--http-port",
+        "9000",
+        "--scale-by=queue",
+        "--model-repository=other",
+        "--console",
+    ]
+    flags, servers = fleet_words(words, {})
+    assert (flags.replicas, flags.scale_by) == (3, Signal.QUEUE)
+    assert servers == ServerWords(("models", "other"), ("--http-port=9000", "--console=true"))
+
+
+def test_probes_are_repeatable() -> None:
+    flags, _ = fleet_words(["m", "--update-probe=/v2/models/m/ready", "--update-probe=/v2/models/m/infer@a.json"], {})
+    assert flags.update_probe == (Probe("/v2/models/m/ready"), Probe("/v2/models/m/infer", Path("a.json")))
+
+
+def test_the_environment_is_read_and_the_command_line_wins() -> None:
+    environment = {"TRIOTON_REPLICAS": "4", "TRIOTON_FLEET_PORT": "9"}
+    flags, _ = fleet_words(["m", "--replicas=5"], environment)
+    assert (flags.replicas, flags.fleet_port) == (5, 9)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["m", "--replicas=9"], "--replicas must lie within --min-replicas and --max-replicas, expected 1 to 8, got 9"),
+        (["m", "--replicas=0"], "--replicas: expected a whole number from 1 to 64, got '0'"),
+        (["m", "--update-probe=x"], "--update-probe: expected /<path> or /<path>@<file>, got 'x'"),
+        (["m", "--no-such-flag"], 'Bad option: "--no-such-flag".'),
+    ],
+)
+def test_what_is_wrong_is_told(words: list[str], text: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        fleet_words(words, {})
+    assert str(raised.value).startswith(text)
+
+
+def test_flags_are_added_and_repositories_replaced() -> None:
+    words = ServerWords(("models",), ("--log-verbose=1",))
+    changed = words.changed(flags=["--log-verbose", "2"], repositories=["others"], command=["/opt/new/bin/trioton"])
+    assert changed == ServerWords(("others",), ("--log-verbose=1", "--log-verbose=2"), ("/opt/new/bin/trioton",))
+    assert words.changed() == words
+
+
+@pytest.mark.parametrize("flags", [["--model-repository=x"], ["x"], ["--replicas=3"]])
+def test_only_flags_of_servers_are_taken(flags: list[str]) -> None:
+    with pytest.raises(UsageError):
+        ServerWords(("models",)).changed(flags=flags)
+
+
+def test_a_server_reads_its_words(tmp_path: Path) -> None:
+    settings = ServerWords((str(tmp_path),), ("--http-port=1", "--http-port=2")).settings({})
+    assert settings.http_port == 2
