@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "actors": ("protocol", "repository", "backends"),
     "trioton": (
         "protocol",
-        "protocol.proto",  # the load generator speaks gRPC as a client
+        "protocol.proto",  # the load generator speaks gRPC as a client, the control of a fleet as a server
         "protocol.http",
         "protocol.grpc",
         "repository",
