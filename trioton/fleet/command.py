@@ -12,7 +12,6 @@ from pathlib import Path
 
 import trio
 
-from trioton.cli import serve_table
 from trioton.flags import Flag, UsageError
 from trioton.fleet.balancer import CannotBalance
 from trioton.fleet.flags import FleetFlags
@@ -20,6 +19,7 @@ from trioton.fleet.fleet import CannotListen, Fleet
 from trioton.fleet.supervisor import CannotServe
 from trioton.fleet.words import FLEET_TABLE, fleet_words
 from trioton.log.server_log import logging_to
+from trioton.serve_words import escapes_log, serve_table
 
 logger = logging.getLogger("trioton.fleet")
 
@@ -42,7 +42,7 @@ def run_fleet(words: Sequence[str], environment: Mapping[str, str]) -> int:
     settings = server_words.settings(environment)
     fleet = Fleet(flags, server_words, settings, environment, _key(flags))
     try:
-        with logging_to(replace(settings, log_escape=environment.get("TRITON_SERVER_ESCAPE_LOG_MESSAGES") != "0")):
+        with logging_to(replace(settings, log_escape=escapes_log(environment))):
             return trio.run(_run, fleet)
     except OSError as error:  # only the log file is opened out here
         print(f"cannot write the log to '{settings.log_file}': {error.strerror}", file=sys.stderr)
