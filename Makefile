@@ -69,6 +69,7 @@ bench: $(VENV)/test-ready
 	$(BIN)/python -m tests.bench
 	$(BIN)/python -m tests.bench.histogram_cost
 	$(BIN)/python -m tests.bench.language
+	$(BIN)/python -m tests.bench.fleet
 
 # An Azure Blob Storage for the tests; without it, those that need one are skipped.
 azurite:

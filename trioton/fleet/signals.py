@@ -1,6 +1,6 @@
 """The scaling signal, from the metrics of replicas. Pure.
 
-Its Prometheus rules are `trioton:scaling_…` in `examples/observability/rules.yml`.
+Its Prometheus rules are `job:scaling_…` in `examples/observability/rules.yml`.
 """
 
 from __future__ import annotations
