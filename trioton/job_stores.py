@@ -12,7 +12,10 @@ that several servers use at the same time has those of `SharedJobStore`, too.
 
 from __future__ import annotations
 
-from protocol.errors import InsufficientStorage, Overloaded
+from protocol.errors import InsufficientStorage, InvalidArgument, NotFound, Overloaded
+from protocol.jobs.batches.batch import BATCH_KIND, Batch, BatchState, LineCounts, LineError, TokenUsage
+from protocol.jobs.batches.files import StoredFile
+from protocol.jobs.batches.store import BatchStore, Change, FileWriter
 from protocol.jobs.job import Counts, ItemError, Job
 from protocol.jobs.source import DataFormat, DataPlace, JobSource, Position, Progress
 from protocol.jobs.states import JobState
@@ -34,14 +37,21 @@ from protocol.jobs.store import (
 from protocol.jobs.webhook import Delivery, DeliveryRoom, Webhook
 
 __all__ = [
+    "BATCH_KIND",
+    "Batch",
+    "BatchState",
+    "BatchStore",
+    "Change",
     "Claim",
     "Counts",
     "DataFormat",
     "DataPlace",
     "Delivery",
     "DeliveryRoom",
+    "FileWriter",
     "IdempotencyMismatch",
     "InsufficientStorage",
+    "InvalidArgument",
     "Item",
     "ItemError",
     "Job",
@@ -51,14 +61,19 @@ __all__ = [
     "JobState",
     "JobStore",
     "Limits",
+    "LineCounts",
+    "LineError",
     "NewItem",
     "NewJob",
+    "NotFound",
     "Outcome",
     "Overloaded",
     "Position",
     "Progress",
     "SharedJobStore",
     "StoreFigures",
+    "StoredFile",
+    "TokenUsage",
     "UnusableStore",
     "Webhook",
 ]
