@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Sequence, Set
+from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,6 +18,8 @@ from protocol.messages import Buffer
 # What is larger goes into a file.
 LARGE = 64 << 10
 _UNFINISHED = ".part"
+# Files that are written together.
+_OPEN_AT_ONCE = 32
 _SECRET_BYTES = 32
 
 
@@ -41,6 +44,32 @@ class PayloadFiles:
             self.discard(name)
             raise
         return name
+
+    def write_all(self, payloads: Sequence[Sequence[Buffer]]) -> list[str]:
+        """A new file of each, as `write`; many together take the disk less time."""
+        names: list[str] = []
+        try:
+            for first in range(0, len(payloads), _OPEN_AT_ONCE):
+                with ExitStack() as stack:
+                    files = []
+                    for parts in payloads[first : first + _OPEN_AT_ONCE]:
+                        name, file = self.begin()
+                        names.append(name)
+                        files.append(stack.enter_context(file))
+                        for part in parts:
+                            file.write(part)
+                        file.flush()
+                    for file in files:
+                        os.fsync(file.fileno())
+            for name in names:
+                self._unfinished(name).rename(self._folder / name)
+            if names:
+                _sync(self._folder)
+        except BaseException:
+            for name in names:
+                self.discard(name)
+            raise
+        return names
 
     def begin(self) -> tuple[str, BinaryIO]:
         """A new file, to be written by the caller, and then finished or discarded."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import fcntl
 import logging
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -219,29 +220,44 @@ class SqliteStore(SqliteBatches):
             return
 
         def keep_some(some: Sequence[NewItem]) -> None:
-            for item in some:
-                kept.append(self._kept(item.request))  # noqa: PERF401 (what is there when it fails is removed)
+            sizes = [_size(item.request) for item in some]
+            large = [item.request for item, size in zip(some, sizes, strict=True) if size > LARGE]
+            with _told_of_disk(sum(sizes)):
+                names = iter(self._files.write_all(large))
+            for item, size in zip(some, sizes, strict=True):
+                kept.append(Kept(size, None, next(names)) if size > LARGE else self._kept(item.request))
 
         for first in range(0, len(items), _KEPT_AT_ONCE):  # Python in a thread shares the interpreter with the loop
             await trio.to_thread.run_sync(keep_some, items[first : first + _KEPT_AT_ONCE])
 
     async def _keep(self, parts: Sequence[Buffer]) -> Kept:
         """Raises InsufficientStorage."""
-        if sum(memoryview(part).nbytes for part in parts) <= LARGE:
+        if _size(parts) <= LARGE:
             return self._kept(parts)
         return await trio.to_thread.run_sync(self._kept, parts)
 
     def _kept(self, parts: Sequence[Buffer]) -> Kept:
         """Blocks where that is large. Raises InsufficientStorage."""
-        size = sum(memoryview(part).nbytes for part in parts)
+        size = _size(parts)
         if size <= LARGE:
             return Kept(size, b"".join(parts), None)
-        try:
+        with _told_of_disk(size):
             return Kept(size, None, self._files.write(parts))
-        except OSError as error:
-            raise InsufficientStorage(
-                f"{size} bytes could not be written to the job store: {error.strerror or error}"
-            ) from None
 
     async def _read(self, name: str) -> bytes:
         return await trio.to_thread.run_sync(self._files.read, name)
+
+
+def _size(parts: Sequence[Buffer]) -> int:
+    return sum(memoryview(part).nbytes for part in parts)
+
+
+@contextmanager
+def _told_of_disk(size: int) -> Iterator[None]:
+    """Raises InsufficientStorage in place of the system's own errors."""
+    try:
+        yield
+    except OSError as error:
+        raise InsufficientStorage(
+            f"{size} bytes could not be written to the job store: {error.strerror or error}"
+        ) from None
