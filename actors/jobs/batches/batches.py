@@ -26,7 +26,7 @@ from protocol.jobs.batches.lines import InputReader
 from protocol.jobs.batches.service import NewBatch
 from protocol.jobs.batches.store import BatchStore, FileWriter
 from protocol.jobs.job import Job
-from protocol.jobs.store import JobStore, NewJob
+from protocol.jobs.store import JobStore, NewJob, SharedJobStore
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,8 @@ _MOST_READING = 2
 # Between two looks at a job that changes with every line.
 _LOOK_SECONDS = 0.1
 _RETRY_SECONDS = 5.0
+# Between two looks for batches whose server has ended, where several share the store.
+_ADOPT_SECONDS = 1.0
 
 
 class FullStore(JobStore, BatchStore, Protocol):
@@ -75,6 +77,7 @@ class ServerBatches:
         self._reading = trio.CapacityLimiter(_MOST_READING)
         self._nursery: trio.Nursery | None = None
         self._running: dict[str, str] = {}  # their owners
+        self._scopes: dict[str, trio.CancelScope] = {}
         self._cancelled: set[str] = set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -85,9 +88,26 @@ class ServerBatches:
                 for batch in await self._store.unended_batches():
                     self._begin(nursery, batch)
                 task_status.started()
+                while isinstance(self._store, SharedJobStore):
+                    await trio.sleep(_ADOPT_SECONDS)
+                    with self._failures.noted("job", "batches of other servers could not be looked for"):
+                        await self._adopt(nursery)
                 await trio.sleep_forever()
             finally:
                 self._nursery = None
+
+    async def _adopt(self, nursery: trio.Nursery) -> None:
+        """Go on with what other servers have left, and give up what others go on with."""
+        before = {*self._running}
+        try:
+            found = await self._store.unended_batches()
+        except ServerError:  # told by whoever needs the store
+            return
+        for batch in found:
+            self._begin(nursery, batch)
+        for batch_id in before - {batch.id for batch in found}:
+            if (scope := self._scopes.get(batch_id)) is not None:  # of one that has ended meanwhile no step is left
+                scope.cancel()
 
     # Files.
 
@@ -177,27 +197,35 @@ class ServerBatches:
     # The task of a batch.
 
     def _begin(self, nursery: trio.Nursery, batch: Batch) -> None:
+        if batch.id in self._running:
+            return
         self._running[batch.id] = batch.owner
         nursery.start_soon(self._keep_on, batch.owner, batch.id)
 
     async def _keep_on(self, owner: str, batch_id: str) -> None:
         """Bring a batch to its end, however long the store cannot be written, or a defect is in the way."""
-        is_told = False
+        self._scopes[batch_id] = trio.CancelScope()
         try:
-            while True:
-                try:
-                    await self._run(owner, batch_id)
-                    return
-                except ServerError as error:
-                    if not is_told:
-                        logger.warning("batch %s waits, and goes on later: %s", batch_id, error.message)
-                        is_told = True
-                except Exception as error:
-                    self._failures.note("job", error, f"batch '{batch_id}' failed, and is tried again")
-                await trio.sleep(_RETRY_SECONDS)
+            with self._scopes[batch_id]:
+                await self._run_until_done(owner, batch_id)
         finally:
             self._running.pop(batch_id, None)
+            self._scopes.pop(batch_id, None)
             self._cancelled.discard(batch_id)
+
+    async def _run_until_done(self, owner: str, batch_id: str) -> None:
+        is_told = False
+        while True:
+            try:
+                await self._run(owner, batch_id)
+                return
+            except ServerError as error:
+                if not is_told:
+                    logger.warning("batch %s waits, and goes on later: %s", batch_id, error.message)
+                    is_told = True
+            except Exception as error:
+                self._failures.note("job", error, f"batch '{batch_id}' failed, and is tried again")
+            await trio.sleep(_RETRY_SECONDS)
 
     async def _run(self, owner: str, batch_id: str) -> None:
         batch = await self._store.find_batch(owner, batch_id)

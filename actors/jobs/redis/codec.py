@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from actors.jobs.redis.script import Argument
+from protocol.jobs.batches.files import StoredFile
 from protocol.jobs.job import Counts, ItemError, Job
 from protocol.jobs.source import JobSource, Position, Progress
 from protocol.jobs.states import JobState
@@ -113,6 +114,33 @@ def read_item(row: Sequence[Any]) -> Item:
         result=result,
         error=_error(record[7]),
     )
+
+
+def job_fields(job: Job) -> bytes:
+    """As the script has a job beside a delivery; read by `read_job`."""
+    counts = job.counts
+    numbers = (counts.queued, counts.running, counts.succeeded, counts.failed, counts.cancelled, counts.expired)
+    times = (job.created, job.deadline, job.started, job.ended)
+    fields = [
+        *(job.id, job.owner, job.model, str(job.version), job.state.value),
+        *map(str, numbers),
+        *map(repr, times),
+        *(str(job.byte_size), json.dumps(dict(job.metadata)), error_text(job.error), job.kind, "", str(job.written)),
+    ]
+    return msgspec.msgpack.encode(fields)
+
+
+def read_file(fields: Sequence[bytes]) -> StoredFile:
+    id, owner, purpose, name, payload, size, created, expires = map(text, fields)
+    return StoredFile(id, owner, purpose, name, payload, int(size), float(created), float(expires))
+
+
+def file_values(file: StoredFile) -> list[Argument]:
+    """As the script keeps it."""
+    return [
+        *(file.id, file.owner, file.purpose, file.name, file.payload),
+        *(file.byte_size, repr(file.created), repr(file.expires)),
+    ]
 
 
 # `Claim.place` of a request that is to be fetched.

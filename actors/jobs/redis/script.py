@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import TypeAlias
 
 # In this order: each uses those before it.
-_PARTS = ("records", "moves", "jobs", "runs", "sources", "deliveries", "run")
+_PARTS = ("records", "moves", "jobs", "runs", "sources", "deliveries", "batches", "run")
 
 Argument: TypeAlias = bytes | str | int | float
 

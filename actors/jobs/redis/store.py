@@ -19,13 +19,14 @@ import redis
 import trio
 
 from actors.jobs.redis import codec
+from actors.jobs.redis.batch_store import MOST_DELIVERIES, RedisBatches, too_many_deliveries
 from actors.jobs.redis.checks import check_server
 from actors.jobs.redis.commands import CommandThread, run_commands
 from actors.jobs.redis.errors import Disconnected, server_error
 from actors.jobs.redis.script import Argument, command, key_prefix
 from actors.jobs.redis.watch import BEAT_SECONDS, Watch, WatchedStore
 from actors.redis_client import RedisAddress, make_client
-from protocol.errors import InsufficientStorage, Internal, Overloaded, PayloadTooLarge, ServerError, Unavailable
+from protocol.errors import InsufficientStorage, Internal, PayloadTooLarge, ServerError, Unavailable
 from protocol.jobs.job import ItemError, Job
 from protocol.jobs.source import Progress
 from protocol.jobs.states import JobState, check_item_move
@@ -51,15 +52,13 @@ logger = logging.getLogger(__name__)
 LARGEST, LARGEST_TOGETHER = 256 << 20, 448 << 20
 # What is larger does not go with the calls of others.
 LARGE = 1 << 20
-# Of one owner: with more deliveries that nobody takes, no more webhooks are asked for.
-MOST_DELIVERIES = 10_000
 # Bytes of results that are read at once, about.
 _MOST_RESULT_BYTES = 4 << 20
 _CONNECTIONS = 8
 
 
-class RedisStore:
-    """Implements `protocol.jobs.store.JobStore` and `SharedJobStore`."""
+class RedisStore(RedisBatches):
+    """Implements `protocol.jobs.store.JobStore` and `SharedJobStore`, and `protocol.jobs.batches.store.BatchStore`."""
 
     def __init__(
         self,
@@ -127,10 +126,7 @@ class RedisStore:
                 f"Idempotency-Key '{job.key[:64]}' was used for another request; it may come again with the same one"
             )
         if what == b"deliveries":
-            raise Overloaded(
-                f"{MOST_DELIVERIES} webhooks of jobs of '{job.owner}' have not been taken by their receivers yet: make "
-                f"jobs without one, or see to the receivers"
-            )
+            raise too_many_deliveries(job.owner)
         return codec.read_job(rest[0]), what == b"made"
 
     async def find(self, owner: str | None, job_id: str) -> Job | None:

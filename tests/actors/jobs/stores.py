@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from actors.jobs.batches.batches import FullStore
 from actors.jobs.redis.store import RedisStore
 from actors.jobs.sqlite.store import SqliteStore
 from actors.redis_client import RedisAddress
@@ -21,7 +22,7 @@ class Stores(Protocol):
 
     kind: str
 
-    def make(self, limits: Limits) -> JobStore: ...
+    def make(self, limits: Limits) -> FullStore: ...
 
     async def kill(self, store: JobStore) -> None:
         """End it as a crash of its server would."""

@@ -82,11 +82,6 @@ function C.add(id, owner, model, version, now, deadline, metadata, key, fingerpr
   return { 'made', S.job(id) }
 end
 
-function C.room(size, limit)
-  S.past_memory()
-  return { S.make_room(tonumber(size), tonumber(limit)), call('GET', P .. 'bytes') or '0' }
-end
-
 function C.find(id, owner, has_owner)
   local job = S.job(id)
   if not job[1] or (has_owner == '1' and job[2] ~= owner) then
@@ -185,6 +180,7 @@ function C.expire(now, before)
   for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'ended', '-inf', before, 'LIMIT', 0, MOST_AT_ONCE)) do
     S.forget(id)
   end
+  S.forget_old(now)
   return ended
 end
 

@@ -7,9 +7,13 @@ function S.deliver(id, state, now)
   if not told or not string.find(told, ',' .. state .. ',', 1, true) then
     return
   end
+  S.keep_delivery(id, owner, state, url, host, cmsgpack.pack(S.job(id)), now)
+end
+
+function S.keep_delivery(id, owner, state, url, host, job, now)
   local delivery = 'msg_' .. string.sub(redis.sha1hex(NONCE .. id .. state), 1, 32)
   call('HSET', P .. 'delivery:' .. delivery, 'owner', owner, 'url', url, 'host', host, 'state', state,
-    'job', cmsgpack.pack(S.job(id)), 'created', now, 'attempt', 0)
+    'job', job, 'created', now, 'attempt', 0)
   call('HINCRBY', P .. 'deliveries-of', owner, 1)
   call('SADD', P .. 'hosts', host)
   call('ZADD', P .. 'due:' .. host, now, delivery)
@@ -26,7 +30,9 @@ function S.move_job(id, old, new, now)
   end
   if S.is_ended(new) then
     call('HSET', key, 'ended', now)
-    call('ZADD', P .. 'ended', now, id)
+    if call('HGET', S.batch_key(id), 'ended') ~= '0' then -- else its batch has still to write its files from it
+      call('ZADD', P .. 'ended', now, id)
+    end
     for _, name in ipairs({ 'late', 'age', 'sources' }) do
       call('ZREM', P .. name, id)
     end
@@ -98,8 +104,9 @@ function S.forget(id)
   S.count_job(state, -1)
 end
 
--- Forget jobs that have ended, the oldest first, until so many bytes more have room. Returns '' where there is room,
--- 'more' where this is to be called again, else 'full' and nothing was forgotten.
+-- Forget jobs that have ended, the oldest first, then files that batches have read or given, until so many bytes more
+-- have room. Returns '' where there is room, 'more' where this is to be called again, else 'full' and nothing was
+-- forgotten.
 function S.make_room(size, limit)
   local held = tonumber(call('GET', P .. 'bytes') or 0)
   if held + size <= limit then
@@ -108,21 +115,24 @@ function S.make_room(size, limit)
   if size > limit then
     return 'full'
   end
-  local ids = call('ZRANGE', P .. 'ended', 0, MOST_AT_ONCE - 1)
-  local needed = 0
-  for place, id in ipairs(ids) do
-    held = held - S.number(id, 'bytes')
+  local jobs = call('ZRANGE', P .. 'ended', 0, MOST_AT_ONCE - 1)
+  local files = #jobs < MOST_AT_ONCE and call('ZRANGE', P .. 'spent', 0, MOST_AT_ONCE - 1) or {}
+  local forgotten = {}
+  for place = 1, #jobs + #files do
+    local job, file = jobs[place], files[place - #jobs]
+    held = held - (job and S.number(job, 'bytes') or tonumber(call('HGET', S.file_key(file), 'bytes') or 0))
+    table.insert(forgotten, job and { S.forget, job } or { S.forget_file, file })
     if held + size <= limit then
-      needed = place
       break
     end
   end
-  local more = needed == 0 and call('ZCARD', P .. 'ended') > #ids
-  if needed == 0 and not more then
+  local is_enough = held + size <= limit
+  local is_more = #jobs == MOST_AT_ONCE or #files == MOST_AT_ONCE
+  if not is_enough and not is_more then
     return 'full'
   end
-  for place = 1, more and #ids or needed do
-    S.forget(ids[place])
+  for _, each in ipairs(forgotten) do
+    each[1](each[2])
   end
-  return more and 'more' or ''
+  return is_enough and '' or 'more'
 end

@@ -44,6 +44,8 @@ function S.requests_key(id) return P .. 'requests:' .. id end
 function S.results_key(id) return P .. 'results:' .. id end
 function S.queue_key(model) return P .. 'queue:' .. model end
 function S.later_key(model) return P .. 'later:' .. model end
+function S.file_key(id) return P .. 'file:' .. id end
+function S.uploads_key(server) return P .. 'uploads:' .. server end
 function S.list_key(kind, owner) return P .. 'list:' .. kind .. ':' .. owner end
 
 function S.job(id)

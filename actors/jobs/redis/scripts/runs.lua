@@ -258,6 +258,7 @@ function C.recover(ended, most_interruptions, now, error)
     call('HDEL', P .. name, ended)
   end
   S.give_back_deliveries(ended, now)
+  S.drop_uploads(ended)
   call('ZREM', P .. 'servers', ended)
   return { requeued, 1 }
 end
