@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -22,6 +23,7 @@ from trioton.convert.conversion import CannotConvert, Conversion, Wanted
 from trioton.convert.entry import PROVENANCE, VERSION
 from trioton.convert.flags import ConvertFlags
 from trioton.convert.packages import how_to_install, missing
+from trioton.convert.page import page_of
 from trioton.convert.plan import Plan, plan_of, wanted_targets
 from trioton.convert.processes import Limits, Processes
 from trioton.convert.report import Report, as_json, as_text
@@ -56,7 +58,7 @@ def run_convert(words: Sequence[str], environment: Mapping[str, str]) -> int:
     if len(parsed.places) != 2:
         places = " ".join(parsed.places) or "none"
         raise UsageError(f"trioton convert takes a source and a repository, got {len(parsed.places)}: {places}")
-    wanted = _wanted(parsed.places[0], flags)
+    wanted = _wanted(parsed.places[0], flags, shlex.join(["trioton", "convert", *words]))
     repository = local_path(parsed.places[1])
     if (repository / wanted.model).exists() and not flags.force:
         raise UsageError(f"model '{wanted.model}' is in the repository already; --force replaces it")
@@ -74,15 +76,18 @@ def run_convert(words: Sequence[str], environment: Mapping[str, str]) -> int:
     text = as_text(report)
     (work / "report.json").write_text(json.dumps(as_json(report), indent=2))
     (work / "report.txt").write_text(f"{text}\n")
+    (work / "report.html").write_text(page_of(report).html(), encoding="utf-8")
     print(json.dumps(as_json(report), indent=2) if flags.json else text)
     if code == NOT_ALL_PASSED:
         _say("nothing is written, for not all candidates have passed (--all-must-pass)")
     if code == 0 and not flags.json:
         print(f"added '{report.model}': {repository / report.model}\nserve it: trioton serve {repository}")
+    if not flags.json:
+        print(f"report: {work / 'report.html'}")
     return code
 
 
-def _wanted(word: str, flags: ConvertFlags) -> Wanted:
+def _wanted(word: str, flags: ConvertFlags, command: str) -> Wanted:
     source = find_source(word)
     targets = wanted_targets(flags.to, source.kind, has_samples=bool(flags.samples))
     plan = plan_of(source, targets, flags.candidate)
@@ -105,6 +110,7 @@ def _wanted(word: str, flags: ConvertFlags) -> Wanted:
         bound=flags.latency,
         concurrency=flags.concurrency or _DEFAULT_CONCURRENCY,
         load_seconds=flags.load_secs,
+        command=command,
     )
 
 

@@ -54,6 +54,7 @@ class Wanted:
     bound: Bound | None
     concurrency: Sequence[int]
     load_seconds: float
+    command: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,7 @@ class Conversion:
             chosen=chosen.name if chosen else "",
             why=_why(chosen, contenders, wanted.bound),
             environment={"machine": platform.machine(), "system": platform.platform(), "cores": str(os.cpu_count())},
+            command=wanted.command,
         )
 
     def entry(self, name: str) -> Path:

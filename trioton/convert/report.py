@@ -11,6 +11,13 @@ from trioton.convert.choice import Bound, Speed
 from trioton.convert.gate import CHECKS, Finding, Verdict
 from trioton.convert.tolerances import Precision, Tolerance
 
+MEASURE_NAMES = {
+    "error": "greatest error of an element",
+    "cosine": "least cosine",
+    "distance": "greatest distance",
+    "top-1 agreement": "agreement of the first class",
+    "equal elements": "equal elements",
+}
 # Of a candidate's failures in the text.
 _MOST_SHOWN = 5
 
@@ -54,6 +61,7 @@ class Report(msgspec.Struct, frozen=True):
     chosen: str
     why: str
     environment: dict[str, str]
+    command: str
 
     @property
     def not_passed(self) -> tuple[str, ...]:
@@ -121,10 +129,18 @@ def _speed(outcome: Outcome, bound: Bound | None) -> tuple[str, str, str]:
     if outcome.speed is None:
         return "-", "-", "-"
     rates = outcome.speed.rates(bound)
-    middle, spread = sum(rates) / len(rates), (max(rates) - min(rates)) / 2
+    middle, spread = middle_rate(outcome, bound) or 0.0, (max(rates) - min(rates)) / 2
     loads = [load for loads in outcome.speed.rounds for load in loads if load.rate in rates]
     p99 = max((load.latencies_ms["p99"] for load in loads), default=0.0)
     return f"{middle:.0f} ± {spread:.0f}", f"{p99:.2f}" if loads else "-", f"{outcome.speed.memory_bytes / 1e6:.0f}"
+
+
+def middle_rate(outcome: Outcome, bound: Bound | None) -> float | None:
+    """The rate that the choice is made by; None where nothing was measured."""
+    if outcome.speed is None:
+        return None
+    rates = outcome.speed.rates(bound)
+    return sum(rates) / len(rates)
 
 
 def _reasons(outcome: Outcome) -> Iterator[str]:

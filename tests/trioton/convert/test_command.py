@@ -67,6 +67,7 @@ def test_a_model_is_written_with_all_that_belongs_to_it(place: Path, capsys: pyt
     assert provenance["versions"].keys() >= {"onnxruntime", "numpy", "python"}
     assert len(provenance["source"]["sha256"]) == 64
     assert "passed" in capsys.readouterr().out
+    assert "Conversion of classifier" in Path("classifier.convert/report.html").read_text()
     assert main(["doctor", "models"]) == 0
 
 
@@ -144,7 +145,7 @@ class FailingUnderLoad(Processes):
 def test_a_candidate_that_fails_under_load_leaves_the_others_in_the_choice(place: Path) -> None:
     source = find_source("classifier.onnx")
     plan = plan_of(source, ["as-is"], [("fragile", str(place / "classifier.onnx"))])
-    wanted = Wanted("classifier", source, plan, (), [place / "rows.npz"], None, None, {}, None, (1,), 0.1)
+    wanted = Wanted("classifier", source, plan, (), [place / "rows.npz"], None, None, {}, None, (1,), 0.1, "")
     work = place / "work"
     work.mkdir()
     found = Conversion(wanted, work, FailingUnderLoad(work, Limits(60, 1 << 32)), lambda text: None).run()
