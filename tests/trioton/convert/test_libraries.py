@@ -14,7 +14,6 @@ import pytest
 
 from repository.model_config import ModelConfig
 from repository.pbtxt import parse_pbtxt
-from trioton.cli import main
 
 pytestmark = pytest.mark.slow
 
@@ -100,10 +99,16 @@ def make(program: str) -> None:
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
 
 
-def convert(source: str, *words: str, code: int = 0, samples: str = "rows.npz") -> dict[str, Any]:
+def trioton(*words: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, since the model that is written is looked at with its library."""
+    return subprocess.run([sys.executable, "-m", "trioton", *words], capture_output=True, text=True, check=False)
+
+
+def convert(source: str, *words: str, samples: str = "rows.npz") -> dict[str, Any]:
     """Outcomes by the candidate; the model is called `m`."""
     common = (f"--samples={samples}", "--load-secs=0", "--name=m", "--force")
-    assert main(["convert", source, "models", *common, *words]) == code
+    done = trioton("convert", source, "models", *common, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(Path("m.convert", "report.json").read_text())
     return {outcome["name"]: outcome for outcome in report["outcomes"]}
 
@@ -146,7 +151,7 @@ def test_a_forest_is_served_as_it_is_and_as_onnx(
     assert (config().backend, parameters()) == ("fil", told)
     assert [(each.name, each.dims) for each in config().output] == [("output__0", (width,))]
     assert Path("models/m/1", filename).exists()
-    assert main(["doctor", "models"]) == 0
+    assert trioton("doctor", "models").returncode == 0
 
 
 @needs("sklearn", "skl2onnx", "pandas")
@@ -176,10 +181,11 @@ def test_a_pipeline_becomes_onnx(
 
 
 @needs("sklearn", "pandas")
-def test_a_pickle_of_something_else(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pickle_of_something_else(place: Path) -> None:
     make(PIPELINES)
-    assert main(["convert", "none.pkl", "models"]) == 1
-    assert "the pickle holds no model of scikit-learn: dict" in capsys.readouterr().err
+    done = trioton("convert", "none.pkl", "models")
+    assert done.returncode == 1
+    assert "the pickle holds no model of scikit-learn: dict" in done.stderr
 
 
 @needs("transformers", "onnxscript", "openvino")
@@ -192,7 +198,8 @@ def test_a_pickle_of_something_else(place: Path, capsys: pytest.CaptureFixture[s
 )
 def test_a_folder_of_hugging_face(place: Path, kind: str, head: str, inputs: dict[str, tuple[int, ...]]) -> None:
     make(HUGGING_FACE.format(kind=kind, head=head))
-    assert main(["convert", "folder", "models", "--load-secs=0", "--name=m", "--to=onnx", "--to=openvino"]) == 0
+    done = trioton("convert", "folder", "models", "--load-secs=0", "--name=m", "--to=onnx", "--to=openvino")
+    assert done.returncode == 0, done.stdout + done.stderr
     assert {each.name: each.dims for each in config().input} == inputs
     assert [(each.name, each.dims) for each in config().output] == [("logits", (2,))]
     assert json.loads(Path("m.convert/report.json").read_text())["not_passed"] == []
