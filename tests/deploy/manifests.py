@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # ships no types
+import yaml
 
 ROOT = Path(__file__).parent.parent.parent
 DEPLOY = ROOT / "deploy"

@@ -10,7 +10,7 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # ships no types
 import pytest
-import yaml  # type: ignore[import-untyped]  # ships no types
+import yaml
 
 from tests.deploy.manifests import DEPLOY, NPM, ROOT, Manifest, problems
 from trioton.cli import settings_from
