@@ -36,6 +36,8 @@ FOREIGN_FILES = {
     "my_model/1/model.py": "a reader's own",
     "models/countdown/1/model.py": "of an example in the text",
     "models/running_sum/1/model.py": "of an example in the text",
+    "net.py": "of the tutorial",
+    "train.py": "of the tutorial",
 }
 FOREIGN_FOLDERS = {
     ".bench/": "made by `make bench`",

@@ -15,7 +15,7 @@ import pytest
 from repository.model_config import ModelConfig
 from repository.pbtxt import parse_pbtxt
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 FEATURES = 5
 # Of all programs below: rows, and targets of two classes, of three, and numbers.
@@ -33,8 +33,6 @@ def light(name, objective, target, **more):
     settings = {{"objective": objective, "verbose": -1, "num_leaves": 7, **more}}
     lightgbm.train(settings, lightgbm.Dataset(X, target), 10).save_model(name)
 boosted("two.json", "binary:logistic", two)
-boosted("three.ubj", "multi:softprob", three, num_class=3)
-boosted("numbers.json", "reg:squarederror", numbers)
 boosted("raw.json", "binary:logitraw", two)
 light("three.txt", "multiclass", three, num_class=3)
 light("numbers.txt", "regression", numbers)
@@ -44,13 +42,11 @@ PIPELINES = f"""{DATA}
 import joblib, pandas
 from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA
-from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 words = np.array(["no", "yes"])[two]
 joblib.dump(make_pipeline(StandardScaler(), LogisticRegression()).fit(X, words), "words.joblib")
-joblib.dump(RandomForestRegressor(5, random_state=0).fit(X, numbers), "numbers.pkl")
 joblib.dump(PCA(2).fit(X), "pca.pkl")
 table = pandas.DataFrame({{"size": X[:, 0], "colour": np.array(["red", "green", "blue"])[three]}})
 columns = ColumnTransformer([("a", StandardScaler(), ["size"]), ("b", OneHotEncoder(), ["colour"])])
@@ -85,18 +81,39 @@ def needs(*packages: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
 
 
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what the programs make, once for all tests, with rows by the names of the inputs of all sources."""
+    folder = tmp_path_factory.mktemp("made")
+    rows = np.random.default_rng(0).standard_normal((300, FEATURES)).astype(np.float32)
+    np.savez(folder / "all.npz", rows=rows)
+    np.savez(folder / "rows.npz", input__0=rows[:40], input=rows[:40], x=rows[:40])
+    colours = np.resize(np.array(["red", "green", "blue"]), (40, 1))
+    np.savez(folder / "columns.npz", size=rows[:40, :1], colour=colours)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def forests(models: Path) -> Path:
+    make(FORESTS, models)
+    return models
+
+
+@pytest.fixture(scope="module")
+def pipelines(models: Path) -> Path:
+    make(PIPELINES, models)
+    return models
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with rows by the names of the inputs of all sources."""
+    """The working directory."""
     monkeypatch.chdir(tmp_path)
-    rows = np.random.default_rng(0).standard_normal((300, FEATURES)).astype(np.float32)
-    np.savez(tmp_path / "all.npz", rows=rows)
-    np.savez(tmp_path / "rows.npz", input__0=rows[:40], input=rows[:40], x=rows[:40])
     return tmp_path
 
 
-def make(program: str) -> None:
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+def make(program: str, place: Path) -> None:
+    subprocess.run([sys.executable, "-c", program], cwd=place, check=True, capture_output=True)
 
 
 def trioton(*words: str) -> subprocess.CompletedProcess[str]:
@@ -104,10 +121,10 @@ def trioton(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "trioton", *words], capture_output=True, text=True, check=False)
 
 
-def convert(source: str, *words: str, samples: str = "rows.npz") -> dict[str, Any]:
+def convert(source: Path, *words: str, samples: str = "rows.npz") -> dict[str, Any]:
     """Outcomes by the candidate; the model is called `m`."""
-    common = (f"--samples={samples}", "--load-secs=0", "--name=m", "--force")
-    done = trioton("convert", source, "models", *common, *words)
+    common = (f"--samples={source.parent / samples}", "--load-secs=0", "--name=m", "--force")
+    done = trioton("convert", str(source), "models", *common, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(Path("m.convert", "report.json").read_text())
     return {outcome["name"]: outcome for outcome in report["outcomes"]}
@@ -134,7 +151,6 @@ SCORES = {"is_classifier": "false"}
     ("source", "filename", "width", "told", "is_onnx_equal"),
     [
         ("two.json", "xgboost.json", 2, PROBABILITIES, True),
-        ("three.ubj", "xgboost.ubj", 3, PROBABILITIES, True),
         ("three.txt", "model.txt", 3, PROBABILITIES, True),
         ("numbers.txt", "model.txt", 1, SCORES, True),
         ("two.tl", "checkpoint.tl", 2, PROBABILITIES, None),
@@ -143,11 +159,10 @@ SCORES = {"is_classifier": "false"}
     ],
 )
 def test_a_forest_is_served_as_it_is_and_as_onnx(
-    place: Path, source: str, filename: str, width: int, told: dict[str, str], is_onnx_equal: bool | None
+    forests: Path, place: Path, source: str, filename: str, width: int, told: dict[str, str], is_onnx_equal: bool | None
 ) -> None:
-    make(FORESTS)
     more = {} if is_onnx_equal is None else {"onnx": is_onnx_equal}
-    assert passed(convert(source)) == {"as-is": True, **more}
+    assert passed(convert(forests / source)) == {"as-is": True, **more}
     assert (config().backend, parameters()) == ("fil", told)
     assert [(each.name, each.dims) for each in config().output] == [("output__0", (width,))]
     assert Path("models/m/1", filename).exists()
@@ -159,7 +174,6 @@ def test_a_forest_is_served_as_it_is_and_as_onnx(
     ("source", "samples", "inputs", "outputs"),
     [
         ("words.joblib", "rows", {"input": "FP32"}, {"label": ("BYTES", (1,)), "probabilities": ("FP32", (2,))}),
-        ("numbers.pkl", "rows", {"input": "FP32"}, {"variable": ("FP32", (1,))}),
         ("pca.pkl", "rows", {"input": "FP32"}, {"variable": ("FP32", (2,))}),
         (
             "columns.pkl",
@@ -170,20 +184,21 @@ def test_a_forest_is_served_as_it_is_and_as_onnx(
     ],
 )
 def test_a_pipeline_becomes_onnx(
-    place: Path, source: str, samples: str, inputs: dict[str, str], outputs: dict[str, tuple[str, tuple[int, ...]]]
+    pipelines: Path,
+    place: Path,
+    source: str,
+    samples: str,
+    inputs: dict[str, str],
+    outputs: dict[str, tuple[str, tuple[int, ...]]],
 ) -> None:
-    make(PIPELINES)
-    rows = np.load("rows.npz")["x"]
-    np.savez("columns.npz", size=rows[:, :1], colour=np.resize(np.array(["red", "green", "blue"]), (40, 1)))
-    assert passed(convert(source, samples=f"{samples}.npz")) == {"onnx": True}
+    assert passed(convert(pipelines / source, samples=f"{samples}.npz")) == {"onnx": True}
     assert {each.name: each.data_type.name for each in config().input} == inputs
     assert {each.name: (each.data_type.name, each.dims) for each in config().output} == outputs
 
 
 @needs("sklearn", "pandas")
-def test_a_pickle_of_something_else(place: Path) -> None:
-    make(PIPELINES)
-    done = trioton("convert", "none.pkl", "models")
+def test_a_pickle_of_something_else(pipelines: Path, place: Path) -> None:
+    done = trioton("convert", str(pipelines / "none.pkl"), "models")
     assert done.returncode == 1
     assert "the pickle holds no model of scikit-learn: dict" in done.stderr
 
@@ -197,7 +212,7 @@ def test_a_pickle_of_something_else(place: Path) -> None:
     ],
 )
 def test_a_folder_of_hugging_face(place: Path, kind: str, head: str, inputs: dict[str, tuple[int, ...]]) -> None:
-    make(HUGGING_FACE.format(kind=kind, head=head))
+    make(HUGGING_FACE.format(kind=kind, head=head), place)
     done = trioton("convert", "folder", "models", "--load-secs=0", "--name=m", "--to=onnx", "--to=openvino")
     assert done.returncode == 0, done.stdout + done.stderr
     assert {each.name: each.dims for each in config().input} == inputs
@@ -206,9 +221,9 @@ def test_a_folder_of_hugging_face(place: Path, kind: str, head: str, inputs: dic
 
 
 @needs("tensorflow", "tf2onnx", "openvino")
-def test_a_saved_model_is_served_as_it_is_and_converted(place: Path) -> None:
-    make(SAVED_MODEL)
-    outcomes = convert("animals")
+def test_a_saved_model_is_served_as_it_is_and_converted(models: Path, place: Path) -> None:
+    make(SAVED_MODEL, models)
+    outcomes = convert(models / "animals")
     assert passed(outcomes) == {"as-is": True, "onnx": True, "openvino": True}
     assert outcomes["openvino"]["measured"]["error"] < 1e-5
     assert {each.name: each.dims for each in config().output} == {"scores": (3,), "largest": (1,)}
