@@ -65,10 +65,19 @@ def run_commands(client: redis.Redis, commands: Sequence[Command]) -> Sequence[A
 
 
 def _sent(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
-    """Several as one transaction: else Redis would write its log once for each few that it reads at a time."""
+    """Several as one transaction: else Redis would write its log once for each few that it reads at a time. While its
+    memory is full it takes no transaction, and makes none of it: then they go one by one, and some are made."""
     if not commands:
         return []
-    pipeline = client.pipeline(transaction=len(commands) > 1)
+    try:
+        return _piped(client, commands, is_transaction=len(commands) > 1)
+    except redis.ResponseError:
+        return _piped(client, commands, is_transaction=False)
+
+
+def _piped(client: redis.Redis, commands: Sequence[Command], *, is_transaction: bool) -> list[Any]:
+    """Raises ResponseError where it is a transaction that was refused."""
+    pipeline = client.pipeline(transaction=is_transaction)
     for command in commands:
         pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
     return list(pipeline.execute(raise_on_error=False))

@@ -16,7 +16,7 @@ from actors.jobs.redis import store as module
 from actors.jobs.redis.errors import Disconnected
 from actors.jobs.redis.store import RedisStore
 from protocol.errors import InsufficientStorage, PayloadTooLarge, Unavailable
-from protocol.jobs.job import Counts, Job, new_job_id
+from protocol.jobs.job import Counts, new_job_id
 from protocol.jobs.source import DataFormat, DataPlace, JobSource, Position, Progress
 from protocol.jobs.states import JobState
 from protocol.jobs.store import Claim, JobChange, Limits, NewItem, NewJob, Outcome, UnusableStore
@@ -299,9 +299,20 @@ async def test_a_full_memory_refuses_new_jobs_only(tmp_path: Path) -> None:
             running.configure("maxmemory", "1mb")
             with pytest.raises(InsufficientStorage, match="has no memory left"):
                 await store.add(new(b"c"), NOW)
-            ended: Job | None = None
-            for claim in await store.claim({"m": 2}, 1, NOW):
-                ended = await store.finish(outcome(claim), NOW)
+            claims = await store.claim({"m": 2}, 1, NOW)
+            refusals: list[InsufficientStorage] = []
+
+            async def add() -> None:
+                with pytest.raises(InsufficientStorage, match="has no memory left") as caught:
+                    await store.add(new(b"c"), NOW)
+                refusals.append(caught.value)
+
+            async with trio.open_nursery() as nursery:  # they go together
+                for claim in claims:
+                    nursery.start_soon(store.finish, outcome(claim), NOW)
+                    nursery.start_soon(add)
+            assert len(refusals) == 2
+            ended = await store.find("ann", job.id)
             assert ended is not None
             assert ended.state is JobState.SUCCEEDED
             assert await store.remove("ann", job.id)
