@@ -23,8 +23,10 @@ LARGEST_KEPT_BLOCK = 32 << 20
 # How often a server looks whether it is idle: it is where it used less than so much of a core since it looked last.
 LOOK_SECONDS = 10.0
 _IDLE_SHARE = 0.05
-# Growth of the process that is worth giving back.
+# Growth of the process that is worth giving back when it is idle, and at any time: much of what threads free is kept in
+# pieces, and a job of many large rows would let it grow with each of them.
 _WORTH_BYTES = 16 << 20
+_MUCH_BYTES = 256 << 20
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _OPERATORS_OWN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
@@ -44,7 +46,7 @@ def keep_freed_memory() -> bool:
 
 @dataclass(slots=True)
 class IdleTrim:
-    """When to give back what is kept: the process is idle, and has grown since it did so last."""
+    """When to give back what is kept: the process has grown since it did so last, and is idle, or has grown by much."""
 
     _cpu_seconds: float = 0.0
     _looked_at: float = 0.0
@@ -54,7 +56,7 @@ class IdleTrim:
         """To be asked at intervals, with the processor time that the process has used, and its memory."""
         is_idle = cpu_seconds - self._cpu_seconds <= _IDLE_SHARE * (now - self._looked_at)
         self._cpu_seconds, self._looked_at = cpu_seconds, now
-        return is_idle and resident - self._floor >= _WORTH_BYTES
+        return resident - self._floor >= (_WORTH_BYTES if is_idle else _MUCH_BYTES)
 
     def trimmed(self, resident: int) -> None:
         """It has been done."""
