@@ -222,6 +222,18 @@ def _convert_table() -> Sequence[Flag]:
     return convert_table()
 
 
+def _perf(words: Sequence[str]) -> int:
+    from trioton.perf.command import run_perf
+
+    return run_perf(words, os.environ)
+
+
+def _perf_table() -> Sequence[Flag]:
+    from trioton.perf.command import perf_table
+
+    return perf_table()
+
+
 def _repo(words: Sequence[str]) -> int:
     from trioton.tools.repo_command import run_repo
 
@@ -358,6 +370,18 @@ repository. Sources: <file>.py:<function that makes a torch.nn.Module>, .pt,
 gate, 3 if none keeps --latency, 1 if nothing could be tried.""",
         _convert_table,
         _convert,
+    ),
+    "perf": Command(
+        """\
+usage: trioton perf [<host>:<port> | <repository>] --model=<name> [flags]
+
+Measures a model under load: on a live server, on one that is started for the
+measurement, or with --in-process without a wire. Without a load it doubles the
+requests at a time up to the knee. Exit code 0, 1 if nothing could be measured,
+2 if no request has succeeded, 3 if --require or the bound of --find-rate is not
+kept, 4 if the load generator and not the server was the limit.""",
+        _perf_table,
+        _perf,
     ),
     "version": Command("usage: trioton version", _no_table, _version, epilogue=""),
     "help": Command("usage: trioton help [<command>] [<group of flags>]", _no_table, _help_command, epilogue=""),

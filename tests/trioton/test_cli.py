@@ -134,7 +134,7 @@ def test_flags_of_tritons_that_have_no_effect_are_taken_and_told() -> None:
         (
             ["sreve"],
             "Unexpected argument: sreve; the commands are serve, run, openai-frontend, demo, batch, fleet, doctor, "
-            "config, repo, convert and version",
+            "config, repo, convert, perf and version",
         ),
         (
             ["--model-repository=/a", "--load-model=x"],

@@ -115,6 +115,12 @@ class Caller(Protocol):
         """Send a call. Never waits and never raises; `take` gets its result, once, unless the caller is closed
         before."""
 
+    def flush(self) -> None:
+        """Have all leave that was sent. Who sends outside of `take` calls it before it waits for anything."""
+
+    def abandon(self) -> None:
+        """Give up what is in flight: no result of it will come."""
+
 
 class Source(Protocol):
     """The calls of one sender, in their order. It decides what can be sent: no step of a sequence before the answer to

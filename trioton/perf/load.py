@@ -39,3 +39,18 @@ class Open:
 
 
 Load: TypeAlias = Closed | Open
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """What a request must keep to count as good, in seconds; None for what does not matter.
+
+    Attributes:
+        first: to the first response (time to first token).
+        gap: the mean time between responses.
+        latency: to the last response.
+    """
+
+    first: float | None = None
+    gap: float | None = None
+    latency: float | None = None
