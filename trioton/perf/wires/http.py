@@ -78,20 +78,20 @@ class HttpCaller:
 
     async def _open(self) -> None:
         try:
-            await connect(self._peer, self._nursery, self._opened)
+            exchange = await connect(self._peer, self._nursery, self._opened)
         except OSError as error:
             if self._waiting:
                 call, planned, take = self._waiting.popleft()
                 now = self._clock.now()
                 text = f"no connection to {self._peer.authority}: {error.strerror or error}"
                 take(Result(call, planned, now, 0, now, error=text))
+        else:
+            self._all.add(exchange)
+            self.free(exchange)
 
     def _opened(self, connection: Connection) -> _Exchange:
         reader = EventReader if self._is_streaming else None
-        exchange = _Exchange(connection, self, self._clock.now, reader, self._event)
-        self._all.add(exchange)
-        self.free(exchange)
-        return exchange
+        return _Exchange(connection, self, self._clock.now, reader, self._event)
 
     def free(self, exchange: _Exchange) -> None:
         """It can take a request."""

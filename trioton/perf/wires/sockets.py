@@ -11,7 +11,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import trio
 
@@ -30,6 +30,9 @@ class Connection(Protocol):
         """Send, all in order. What the system does not take at once leaves later, and must not change."""
 
     def close(self) -> None: ...
+
+
+OwnerType = TypeVar("OwnerType", bound="Owner")
 
 
 class Owner(Protocol):
@@ -62,9 +65,9 @@ def client_tls(protocol: str, ca_file: str = "") -> ssl.SSLContext:
     return context
 
 
-async def connect(peer: Peer, nursery: trio.Nursery, owner: Callable[[Connection], Owner]) -> None:
-    """Connect; `owner` is made of the connection before anything is received. `nursery` gets tasks for what cannot be
-    done at once.
+async def connect(peer: Peer, nursery: trio.Nursery, make_owner: Callable[[Connection], OwnerType]) -> OwnerType:
+    """Connect, and return the owner that was made of the connection; nothing may be written before. `nursery` gets
+    tasks for what cannot be done at once.
 
     Raises:
         OSError: there is no connection; the text says why.
@@ -72,10 +75,13 @@ async def connect(peer: Peer, nursery: trio.Nursery, owner: Callable[[Connection
     stream = await open_stream(peer)
     if isinstance(stream, trio.SSLStream):
         encrypted = _TlsConnection(stream)
-        nursery.start_soon(encrypted.run, owner(encrypted))
+        owner = make_owner(encrypted)
+        nursery.start_soon(encrypted.run, owner)
     else:
         plain = _PlainConnection(socket.socket(fileno=stream.socket.detach()), nursery)
-        plain.start(owner(plain))
+        owner = make_owner(plain)
+        plain.start(owner)
+    return owner
 
 
 class _PlainConnection:
