@@ -200,6 +200,7 @@ class Fleet:
             sequences_from=self._flags.sequences_from,
             sequence_idle_secs=self._flags.sequence_idle_secs,
             slow_start_secs=self._flags.slow_start_secs,
+            check_headers=[(name.decode(), value.decode()) for name, value in self._own_headers()],
         )
 
     async def _tell_started(self, registry: Registry) -> None:

@@ -7,12 +7,13 @@ without a reload. A slot of the backend `health` is checked, and takes no reques
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trioton.fleet.flags import SequenceSource
 
 CHECKED = "health"
+READINESS = "/v2/health/ready"
 # Those that requests of one protocol go to, by what becomes of them.
 HTTP_BACKENDS = ("http", "http_canary", "http_sequence")
 GRPC_BACKENDS = ("grpc", "grpc_canary", "grpc_sequence")
@@ -68,6 +69,7 @@ class BalancerPlan:
     Attributes:
         control_http, control_grpc: where the supervisor's control listens, as host:port.
         script: the Lua script.
+        check_headers: what replicas want to see where health is not for everybody.
         share_map: a file with the canary's share, in thousandths; its content is changed through the socket.
     """
 
@@ -83,6 +85,7 @@ class BalancerPlan:
     sequences_from: SequenceSource = SequenceSource.BODY
     sequence_idle_secs: int = 600
     slow_start_secs: int = 10
+    check_headers: Sequence[tuple[str, str]] = field(default=(), repr=False)
 
 
 def slot_name(slot: int) -> str:
@@ -222,9 +225,14 @@ def _sequence_table(plan: BalancerPlan) -> str:
 def _health(plan: BalancerPlan) -> str:
     check = f"check inter {CHECK_INTERVAL_MS}ms fall {FALLS} rise 1 disabled"
     slots = [f"server {slot_name(slot)} 127.0.0.1:1 id {slot} {check}" for slot in range(1, plan.slots + 1)]
-    return _section(
-        f"backend {CHECKED}", ["option httpchk GET /v2/health/ready", "http-check expect status 200", *slots]
-    )
+    headers = "".join(f" hdr {name} {_quoted(value)}" for name, value in plan.check_headers)
+    lines = ["option httpchk", f"http-check send meth GET uri {READINESS}{headers}", "http-check expect status 200"]
+    return _section(f"backend {CHECKED}", [*lines, *slots])
+
+
+def _quoted(text: str) -> str:
+    """As one word that is taken as it is: quotes as a shell has them, and a percent sign begins no variable."""
+    return "'" + text.replace("%", "%%").replace("'", r"'\''") + "'"
 
 
 def _backend(plan: BalancerPlan, name: str, *, is_grpc: bool) -> str:

@@ -17,13 +17,13 @@ from trioton.fleet.balancer import Balancer
 from trioton.fleet.driver import CannotStart, Driver, Running
 from trioton.fleet.everywhere import Everywhere
 from trioton.fleet.flags import FleetFlags, Probe
+from trioton.fleet.haproxy_config import READINESS
 from trioton.fleet.http_call import Answer, CallFailed, Headers, call
 from trioton.fleet.replicas import Phase, Registry, Replica
 from trioton.fleet.signals import Figures, read_figures
 
 logger = logging.getLogger("trioton.fleet")
 
-READY = "/v2/health/ready"
 _LIVE = "/v2/health/live"
 _POLL_SECONDS = 0.2
 _PROBE_SECONDS = 1.0
@@ -115,7 +115,7 @@ class Lives:
     async def _until_ready(self, replica: Replica) -> None:
         """Returns as well when it is told to stop."""
         with trio.move_on_after(self.flags.start_timeout_secs):
-            while await self._refusal(replica, Probe(READY)):
+            while await self._refusal(replica, Probe(READINESS)):
                 with trio.move_on_after(_POLL_SECONDS):
                     await replica.stop.wait()
                     return
@@ -153,7 +153,7 @@ class Lives:
     async def _watch_probes(self, replica: Replica) -> None:
         while True:
             if self.is_watched(replica):
-                for probe in (Probe(READY), *self.flags.update_probe):
+                for probe in (Probe(READINESS), *self.flags.update_probe):
                     if refusal := await self._refusal(replica, probe):
                         raise ReplicaFailed(f"it fails the probe {probe}: {refusal}")
             await trio.sleep(_PROBE_SECONDS)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import trio
 
+from trioton.flags import ENVIRONMENT_PREFIX
 from trioton.fleet.driver import Address, CannotStart, Driver, Running
 from trioton.fleet.processes import Child, end_text
 from trioton.fleet.words import ServerWords
@@ -18,6 +19,16 @@ from trioton.fleet.words import ServerWords
 logger = logging.getLogger("trioton.fleet.replica")
 
 _LOCAL = "127.0.0.1"
+# What is the balancer's, and no replica's.
+FRONT_FLAGS = frozenset(
+    (
+        *(f"{word}-{what}" for word in ("http", "grpc", "metrics") for what in ("address", "port", "use-ssl")),
+        *(f"{word}-{what}" for word in ("http", "grpc") for what in ("server-cert", "server-key", "root-cert")),
+        "grpc-use-ssl-mutual",
+        "reuse-http-port",
+        "reuse-grpc-port",
+    )
+)
 _THIS_INSTALLATION = (sys.executable, "-m", "trioton", "serve")
 
 
@@ -44,12 +55,14 @@ class LocalDriver(Driver):
 
     def __init__(self, nursery: trio.Nursery, environment: Mapping[str, str], own_flags: tuple[str, ...] = ()) -> None:
         self._nursery = nursery
-        self._environment = environment
+        fronts = {f"{ENVIRONMENT_PREFIX}{name.upper().replace('-', '_')}" for name in FRONT_FLAGS}
+        self._environment = {name: value for name, value in environment.items() if name not in fronts}
         self._own_flags = own_flags
 
     async def start(self, name: str, words: ServerWords) -> LocalReplica:
         address = Address(_LOCAL, *_free_ports(3))
-        command = [*(words.command or _THIS_INSTALLATION), *words.arguments, *self._own_flags, *listening(address)]
+        given = words.without(FRONT_FLAGS).arguments
+        command = [*(words.command or _THIS_INSTALLATION), *given, *self._own_flags, *listening(address)]
         try:
             child = Child(command, self._environment)
         except OSError as error:
@@ -59,7 +72,8 @@ class LocalDriver(Driver):
 
 
 def listening(address: Address) -> list[str]:
-    """The flags that have a server listen there, without TLS, which the balancer ends."""
+    """The flags that have a server listen there, without TLS, which the balancer ends: also where a configuration file
+    says otherwise."""
     return [
         *(f"--{word}-address={address.host}" for word in ("http", "grpc", "metrics")),
         f"--http-port={address.http_port}",

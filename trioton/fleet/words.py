@@ -35,6 +35,11 @@ class ServerWords:
     def arguments(self) -> tuple[str, ...]:
         return (*self.flags, *self.repositories)
 
+    def without(self, names: frozenset[str]) -> ServerWords:
+        """Without these flags."""
+        kept = [each for each in self.flags if each.removeprefix("--").partition("=")[0] not in names]
+        return replace(self, flags=tuple(kept))
+
     def settings(self, environment: Mapping[str, str]) -> Settings:
         """As a server reads them. Raises UsageError: it would not start with them."""
         return settings_from(self.arguments, environment)

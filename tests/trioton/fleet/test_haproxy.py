@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,13 @@ def test_haproxy_takes_the_configuration(tmp_path: Path, source: SequenceSource)
         )
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
+
+
+def test_the_check_comes_with_what_replicas_want_to_see(tmp_path: Path) -> None:
+    given = replace(plan(tmp_path), check_headers=[("authorization", "Bearer a"), ("key", 'it\'s 100% "right"')])
+    [line] = [line for line in section(configuration(given), "backend health") if line.startswith("http-check send")]
+    assert line.endswith(r"""hdr authorization 'Bearer a' hdr key 'it'\''s 100%% "right"'""")
+    assert "Bearer" not in repr(given)
 
 
 def test_a_replica_is_put_into_every_backend_of_its_protocol() -> None:

@@ -65,6 +65,11 @@ def test_only_flags_of_servers_are_taken(flags: list[str]) -> None:
         ServerWords(("models",)).changed(flags=flags)
 
 
+def test_flags_are_left_out_by_their_names() -> None:
+    words = ServerWords(("models",), ("--http-port=1", "--http-port-other=2", "--console=true"))
+    assert words.without(frozenset({"http-port"})).flags == ("--http-port-other=2", "--console=true")
+
+
 def test_a_server_reads_its_words(tmp_path: Path) -> None:
     settings = ServerWords((str(tmp_path),), ("--http-port=1", "--http-port=2")).settings({})
     assert settings.http_port == 2
