@@ -239,8 +239,11 @@ def check_settings(settings: Settings, flags: FleetFlags) -> None:
         raise UsageError("a fleet serves both HTTP and gRPC: --allow-http and --allow-grpc cannot be false")
     if settings.openai_port is not None:
         raise UsageError("a fleet has no --openai-port: OpenAI's routes are on the port of HTTP")
-    if settings.jobs_store is not None:
-        raise UsageError("a fleet has no --jobs-store: a store belongs to one server")
+    if settings.jobs_store is not None and "://" not in settings.jobs_store:
+        raise UsageError(
+            f"a fleet's jobs are kept where all of its servers find them: expected --jobs-store=<store>://<place>, got "
+            f"the folder '{settings.jobs_store}', which belongs to one server"
+        )
     if settings.auth_keys_file is not None and flags.fleet_key_file is None:
         raise UsageError("--auth-keys-file needs --fleet-key-file: a key by which the fleet calls its own replicas")
 

@@ -8,6 +8,7 @@ import pytest
 
 from trioton.flags import UsageError
 from trioton.fleet.flags import Probe, Signal
+from trioton.fleet.fleet import check_settings
 from trioton.fleet.words import ServerWords, fleet_words
 
 
@@ -73,3 +74,19 @@ def test_flags_are_left_out_by_their_names() -> None:
 def test_a_server_reads_its_words(tmp_path: Path) -> None:
     settings = ServerWords((str(tmp_path),), ("--http-port=1", "--http-port=2")).settings({})
     assert settings.http_port == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (["--allow-grpc=false"], "a fleet serves both HTTP and gRPC"),
+        (["--openai-port=1"], "a fleet has no --openai-port"),
+        (["--jobs-store=/jobs"], "a fleet's jobs are kept where all of its servers find them"),
+        (["--auth-keys-file=/keys"], "--auth-keys-file needs --fleet-key-file"),
+    ],
+)
+def test_what_is_of_one_server_alone_is_refused(tmp_path: Path, more: list[str], text: str) -> None:
+    flags, words = fleet_words([str(tmp_path), *more], {})
+    with pytest.raises(UsageError) as raised:
+        check_settings(words.settings({}), flags)
+    assert str(raised.value).startswith(text)
