@@ -13,6 +13,7 @@ from tests.trioton.metrics.test_documentation import described
 from trioton.cli import COMMANDS
 from trioton.fleet.fleet_api import PATHS as FLEET_PATHS
 from trioton.fleet.fleet_metrics import FAMILIES as FLEET_FAMILIES
+from trioton.perf_analyzer.parsing import OPTIONS
 
 PAGES = all_pages()
 # `docs/modules.md` is written from the modules themselves, and held to them by `tests.modules_page --check`.
@@ -53,27 +54,6 @@ FOREIGN_FLAGS = {
     "--enable-feature": "of Prometheus",
     "--enable-optimizations": "of CPython's configure",
     "--value-info": "of convert-caffe2-to-onnx",
-    **dict.fromkeys(
-        (
-            "--async",
-            "--collect-metrics",
-            "--metrics-url",
-            "--profile-export-file",
-            "--grpc-compression-algorithm",
-            "--input-data",
-            "--input-tensor-format",
-            "--output-tensor-format",
-            "--request-rate-range",
-            "--sequence-id-range",
-            "--sequence-length",
-            "--shared-memory",
-            "--streaming",
-            "--string-data",
-            "--string-length",
-            "--sync",
-        ),
-        "of perf_analyzer",
-    ),
 }
 FOREIGN_METRICS = {"nv_trt_llm_kv_cache_block_metrics": "a model's own"}
 FOREIGN_VARIABLES = {"TRITON_AWS_MOUNT_DIRECTORY": "of Triton's, without effect here"}
@@ -174,6 +154,7 @@ def test_links() -> None:
 def flags() -> frozenset[str]:
     """Of all commands, and of the programs among the tests and examples."""
     own = {f"--{name}" for command in COMMANDS.values() for row in command.table() for name in (row.name, *row.aliases)}
+    own |= {f"--{name}" for name in OPTIONS}  # of perf_analyzer, all of which `trioton perf-analyzer` knows
     return frozenset(
         {*own, *re.findall(r"add_argument\(\s*(?:\"-\w\", )?\"(--[\w-]+)", sources()), "--help", "--version"}
     )

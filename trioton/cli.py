@@ -234,6 +234,12 @@ def _perf_table() -> Sequence[Flag]:
     return perf_table()
 
 
+def _perf_analyzer(words: Sequence[str]) -> int:
+    from trioton.perf_analyzer.command import run_perf_analyzer
+
+    return run_perf_analyzer(words)
+
+
 def _repo(words: Sequence[str]) -> int:
     from trioton.tools.repo_command import run_repo
 
@@ -382,6 +388,18 @@ requests at a time up to the knee. Exit code 0, 1 if nothing could be measured,
 kept, 4 if the load generator and not the server was the limit.""",
         _perf_table,
         _perf,
+    ),
+    "perf-analyzer": Command(
+        """\
+usage: trioton perf-analyzer -m <model> [options of perf_analyzer]
+
+Measures a model on a server by the options of NVIDIA's perf_analyzer, and
+writes its reports: for Model Analyzer and scripts that call it. Options are
+listed in docs/perf-analyzer.md. Exit code 0 if all went well, 2 if the windows
+of the measurement differ too much, else 99.""",
+        _no_table,
+        _perf_analyzer,
+        epilogue="",
     ),
     "version": Command("usage: trioton version", _no_table, _version, epilogue=""),
     "help": Command("usage: trioton help [<command>] [<group of flags>]", _no_table, _help_command, epilogue=""),

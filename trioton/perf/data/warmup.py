@@ -27,7 +27,7 @@ def read_warmup(model: ModelDescription, directory: Path | None) -> Dataset:
         config = from_json_form(json.dumps(model.config), what=f"configuration of model '{model.name}'")
         samples = warmup_samples(config, directory or _NOWHERE)
     except ServerError as error:
-        hint = "" if directory else "; where samples are files, give the model's directory: --data warmup:<directory>"
+        hint = "" if directory else "; where samples are files, give their model: --input-data warmup:<directory>"
         raise DataError(f"{error}{hint}") from None
     if not samples:
         raise DataError(f"all warm-up samples of model '{model.name}' have batch_size 0")

@@ -180,7 +180,7 @@ def test_warmup_samples() -> None:
 def test_warmup_samples_in_files(tmp_path: Path) -> None:
     sample = WARMUP | {"inputs": {"A": {"data_type": "TYPE_FP32", "dims": [2], "input_data_file": "a"}}}
     model = described(("A", "FP32", [2]), batch=4, model_warmup=[sample])
-    with pytest.raises(DataError, match="--data warmup:<directory>"):
+    with pytest.raises(DataError, match="--input-data warmup:<directory>"):
         read_warmup(model, None)
     (tmp_path / "warmup").mkdir()
     (tmp_path / "warmup" / "a").write_bytes(np.array([1, 2], "<f4").tobytes())
