@@ -263,13 +263,15 @@ class GrpcCaller:
         wanted = self._target.connections
         if len(links) + self._opening < wanted:
             self._open_another()
-        for _ in range(len(links)):
-            self._turn = (self._turn + 1) % len(links)
-            link = links[self._turn]
-            if link.has_room:
-                link.send(call, planned, take)
-                self.note_output(link)
-                return
+        # A stream answers in order, so on one that is idle a request waits for no other.
+        for has_to_be_idle in (True, False) if self._link is StreamLink else (False,):
+            for _ in range(len(links)):
+                self._turn = (self._turn + 1) % len(links)
+                link = links[self._turn]
+                if link.has_room and not (has_to_be_idle and link.pending):
+                    link.send(call, planned, take)
+                    self.note_output(link)
+                    return
         self._waiting.append((call, planned, take))
         if not self._opening:
             self._open_another()
