@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from onnx import TensorProto, helper
@@ -230,6 +233,39 @@ def test_what_cannot_be_measured(loaded: ServerProcess, tmp_path: Path, words: t
     assert text in done.stderr
 
 
+def regions(server: ServerProcess) -> list[str]:
+    """That the server knows."""
+    with urlopen(f"http://{server.addresses['http']}/v2/systemsharedmemory/status") as answer:
+        return sorted(region["name"] for region in json.load(answer))
+
+
 def test_nothing_of_shared_memory_stays(loaded: ServerProcess, tmp_path: Path) -> None:
     measure(loaded, tmp_path, "http", "add_sub", "--shared-memory", "system")
-    assert not list(Path("/dev/shm").glob("trioton_perf_*"))
+    assert not regions(loaded)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_ended_in_the_middle(loaded: ServerProcess, tmp_path: Path, how: signal.Signals) -> None:
+    """Whatever a killed process has left is taken back by the next one."""
+    words = ["-m", "add_sub", "-u", loaded.addresses["http"], "--shared-memory", "system", "-p", "60000"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "trioton", "perf-analyzer", *words],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        wait_until(lambda: len(regions(loaded)) == 2)
+        names = regions(loaded)
+        process.send_signal(how)
+        process.wait(TIMEOUT_SECONDS)
+    if how is signal.SIGKILL:
+        assert regions(loaded) == names
+        measure(loaded, tmp_path, "http", "add_sub", "--shared-memory", "system")
+    assert not regions(loaded)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + TIMEOUT_SECONDS
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.05)

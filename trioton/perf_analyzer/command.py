@@ -5,6 +5,7 @@ Exit codes are the original's: 0 good, 2 not stable, 99 for everything else.
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ import trio
 
 from protocol.errors import ServerError
 from trioton.perf.caller import Control, DataError, ModelDescription, TargetError
-from trioton.perf.sender import control_of, open_sender
+from trioton.perf.sender import control_of, open_sender, unwrapped
 from trioton.perf_analyzer.csv_report import CsvSettings, composing_reports, csv_report
 from trioton.perf_analyzer.levels import search
 from trioton.perf_analyzer.options import OptionError, Options
@@ -35,6 +36,7 @@ from trioton.perf_analyzer.wiring import data_of, gaps_of, level_of_gaps, load_o
 from trioton.version import version_text
 
 GOOD, NOT_STABLE, FAILURE = 0, 2, 99
+TERMINATED = 128 + signal.SIGTERM
 
 
 def run_perf_analyzer(words: Sequence[str]) -> int:
@@ -46,7 +48,7 @@ def run_perf_analyzer(words: Sequence[str]) -> int:
         options = parse(words)
         for note in options.notes:
             _warn(f"WARNING: {note}")
-        return trio.run(_run, options)
+        return trio.run(_run_until_terminated, options)
     except OptionError as error:
         _warn(f"{error}\nSee trioton perf-analyzer --help and docs/perf-analyzer.md.")
     except (TargetError, DataError, ServerError, MeasurementFailed, OSError) as error:
@@ -58,6 +60,22 @@ def run_perf_analyzer(words: Sequence[str]) -> int:
 class _Outcome:
     profiles: list[Profile] = field(default_factory=list)
     unstable: int = 0
+
+
+async def _run_until_terminated(options: Options) -> int:
+    """SIGTERM ends the measurement, and what the server was told of shared memory is taken back."""
+    code = TERMINATED
+    with trio.open_signal_receiver(signal.SIGTERM) as signals, unwrapped():
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                await anext(signals)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            code = await _run(options)
+            nursery.cancel_scope.cancel()
+    return code
 
 
 async def _run(options: Options) -> int:
