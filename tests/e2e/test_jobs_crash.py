@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from io import RawIOBase
 from pathlib import Path
 
@@ -104,7 +105,7 @@ def test_a_full_disk_refuses_new_jobs_and_recovers_by_itself(repository: Path, s
         assert "are kept free for the results of jobs that run" in refused.json["error"]
         assert client.ended(nearly)["counts"]["succeeded"] == 20
         (small_disk / "filler").unlink()
-        quite = client.submit([slow_request(value, 0.1) for value in range(20)])
+        quite = client.submit([slow_request(value, 0.2) for value in range(20)])
         with (small_disk / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space left"):
             _fill(filler)
         server.wait_for_line("jobs wait until it works again")
@@ -117,5 +118,9 @@ def test_a_full_disk_refuses_new_jobs_and_recovers_by_itself(repository: Path, s
 
 
 def _fill(file: RawIOBase) -> None:
+    """Most of it at once: what runs meanwhile must not end before the disk is full."""
+    with suppress(OSError):
+        while file.write(bytes(1 << 20)):
+            pass
     while True:
         file.write(bytes(4096))
