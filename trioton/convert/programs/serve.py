@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +12,12 @@ import trio
 from protocol.errors import ServerError
 from protocol.messages import InferenceRequest, Tensor
 from trioton.convert.cases import Case, Way
-from trioton.convert.choice import PERCENTILES
+from trioton.convert.programs.speed import measured_speed
 from trioton.convert.storage import load_cases, save_answers
 from trioton.convert.tensors import Arrays
 from trioton.server import Models, Settings, open_server
 
 import numpy as np  # isort: skip  (after the server, whose start sets what libraries read)
-
-_WARM_UP_REQUESTS = 20
 
 
 def run(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -49,7 +45,8 @@ async def _run(arguments: dict[str, Any]) -> dict[str, Any]:
             save_answers(Path(arguments["answers"]), answers)
             return {}
         rows = [_single(case, index) for case in cases[: arguments["case_count"]] for index in range(case.rows)]
-        levels = [await _load(asked, rows, level, arguments["seconds"]) for level in arguments["levels"]]
+        requests = [asked.tensors(row) for row in rows]
+        levels = await measured_speed(server.models, name, requests, arguments["levels"], arguments["seconds"])
         return {"levels": levels, "memory_bytes": _peak_memory()}
 
 
@@ -112,36 +109,6 @@ def _single(case: Case, index: int) -> Arrays:
     if case.rows == 1:
         return case.inputs
     return {name: array[index : index + 1] for name, array in case.inputs.items()}
-
-
-async def _load(asked: _Asked, rows: Sequence[Arrays], level: int, seconds: float) -> dict[str, Any]:
-    """A closed loop of so many callers."""
-    requests = [asked.tensors(row) for row in rows]
-    for number in range(_WARM_UP_REQUESTS):
-        await asked.models.infer(InferenceRequest(asked.name, requests[number % len(requests)]))
-    latencies: list[float] = []
-    started = time.perf_counter()
-    end = started + seconds
-
-    async def call(offset: int) -> None:
-        number = offset
-        while (begun := time.perf_counter()) < end:
-            await asked.models.infer(InferenceRequest(asked.name, requests[number % len(requests)]))
-            latencies.append(time.perf_counter() - begun)
-            number += level
-            await trio.lowlevel.checkpoint()
-
-    async with trio.open_nursery() as nursery:
-        for offset in range(level):
-            nursery.start_soon(call, offset)
-    took = time.perf_counter() - started
-    milliseconds = np.array(latencies) * 1e3
-    return {
-        "concurrency": level,
-        "rate": len(latencies) / took,
-        "latencies_ms": {each: float(np.percentile(milliseconds, int(each[1:]))) for each in PERCENTILES},
-        "count": len(latencies),
-    }
 
 
 def _peak_memory() -> int:
