@@ -37,7 +37,7 @@ class HttpCaller:
         self._event = openai_event if target.wire is Wire.OPENAI else generate_event
         self._idle: list[_Exchange] = []
         self._all: set[_Exchange] = set()
-        self._waiting: deque[tuple[Call, int, Take]] = deque()
+        self._waiting: deque[tuple[Call, int, Take, int]] = deque()  # with the time that it was sent
 
     def encode(self, payload: Payload) -> Any:
         authority = self._peer.authority
@@ -51,7 +51,7 @@ class HttpCaller:
         if self._idle:
             self._idle.pop().begin(call, planned, take)
         else:
-            self._waiting.append((call, planned, take))
+            self._waiting.append((call, planned, take, self._clock.now()))
             self._nursery.start_soon(self._open)
 
     def flush(self) -> None:
@@ -81,10 +81,10 @@ class HttpCaller:
             exchange = await connect(self._peer, self._nursery, self._opened)
         except OSError as error:
             if self._waiting:
-                call, planned, take = self._waiting.popleft()
+                call, planned, take, sent = self._waiting.popleft()
                 now = self._clock.now()
                 text = f"no connection to {self._peer.authority}: {error.strerror or error}"
-                take(Result(call, planned, now, 0, now, error=text))
+                take(Result(call, planned, sent, 0, now, error=text))
         else:
             self._all.add(exchange)
             self.free(exchange)
@@ -140,7 +140,8 @@ class _Exchange:
         self._tokens: int | None = None
         self._error = ""
 
-    def begin(self, call: Call, planned: int, take: Take) -> None:
+    def begin(self, call: Call, planned: int, take: Take, sent: int = 0) -> None:
+        """`sent` is when it was to leave, if it has waited for the connection: that is a part of what it takes."""
         self.call, self._planned, self._take = call, planned, take
         if self._events is None:
             self._reader.begin(keeps_body=call.keeps_responses)
@@ -148,7 +149,7 @@ class _Exchange:
             self._event_reader = self._events()
             self._times, self._responses, self._tokens, self._error = [], [], None, ""
             self._reader.begin(on_body=self._take_events)
-        self.sent = self._now()
+        self.sent = sent or self._now()
         if call.cancel_after is not None:
             self._caller.give_up_later(self, call, call.cancel_after)
         self._connection.write(call.data)
