@@ -174,6 +174,18 @@ def _doctor_table() -> Sequence[Flag]:
     return doctor_table()
 
 
+def _analyze(words: Sequence[str]) -> int:
+    from trioton.analyze.command import run_analyze
+
+    return run_analyze(words, os.environ)
+
+
+def _analyze_table() -> Sequence[Flag]:
+    from trioton.analyze.command import analyze_table
+
+    return analyze_table()
+
+
 def _batch(words: Sequence[str]) -> int:
     from trioton.batch.command import run_batch
 
@@ -335,6 +347,20 @@ with which each of the servers is started.""",
         _fleet_table,
         _fleet,
         shown=(GROUPS[FLEET],),
+    ),
+    "analyze": Command(
+        """\
+usage: trioton analyze <repository> --model=<name> --latency=p99:20ms [flags]
+       trioton analyze --live=<host>:<port> [flags]
+       trioton analyze apply <results> [--write]
+
+Finds the configuration of a model that keeps a latency at the greatest rate, on
+a server of its own, within minutes; or proposes one from what a running server
+tells of itself, without any load. `apply` shows a result as a difference of
+config.pbtxt, and writes it. Exit code 0 if there is an answer, 3 if no
+candidate keeps --latency, 1 if nothing could be measured.""",
+        _analyze_table,
+        _analyze,
     ),
     "doctor": Command(
         """\

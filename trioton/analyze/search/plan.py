@@ -25,11 +25,13 @@ BASELINE, ROUND, NEAR, FINAL = "baseline", "round", "near the best", "final"
 GRID = 1.05
 _FIRST_STEP, _LEAST_STEP, _LONGEST_JUMP = 4, 1, 16
 # Parts of the budget.
-_UNTIL_ROUNDS, _UNTIL_NEAR, _UNTIL_FINALS = 0.15, 0.45, 0.65
+_UNTIL_ROUNDS, _UNTIL_NEAR, UNTIL_FINALS = 0.15, 0.45, 0.65
 # Of trials for a candidate in a round.
 _TRIALS = 3.5
 _SHORTEST_SECONDS, _LEAST_SECONDS, _LONGEST_SECONDS = 0.2, 1.0, 10.0
 _LEAST_REQUESTS = 250
+# A slow model in little time gets shorter trials rather than too few.
+_LEAST_TRIALS = 30
 _MOST_CANDIDATES = 24
 _NEIGHBOURS = 16
 _MOST_TURNS = 13
@@ -69,12 +71,14 @@ class Plan:
     contest_rate: float = 0.0
     turns: dict[str, list[Measured]] = field(default_factory=dict)
     _overhead: float = 1.0
+    _start: float = 0.0
     _known: dict[str, Candidate] = field(default_factory=dict)
 
     def trials(self) -> Trials:
         """Which trials to make. May be given up at any time: what is known then is in `records`."""
         first = list(self.space.first())
         self._know(first)
+        self._start = self.spent
         self.rate = self.aim.rate
         yield from self._baseline(first[0])
         if self.records[DEFAULT].failure:
@@ -114,14 +118,18 @@ class Plan:
         self._overhead += 0.2 * (over - self._overhead)
         return outcome
 
+    def _at(self, part: float) -> float:
+        """When so much of the budget is spent that was there at the beginning."""
+        return self._start + part * max(0.0, self.budget - self._start)
+
     def _has_time(self, seconds: float, until: float) -> bool:
-        return self.spent + seconds + self._overhead <= until * self.budget
+        return self.spent + seconds + self._overhead <= self._at(until)
 
     # The baseline
 
     def _baseline(self, default: Candidate) -> Trials:
         guess = self.rate or (default.predicted or 20.0) * 0.7
-        seconds = self._seconds(guess, 0.05 * self.budget / 2)
+        seconds = self._seconds(guess, (self._at(_UNTIL_ROUNDS) - self._start) / 6)
         if self.rate:
             yield from self._measure(DEFAULT, self.rate, seconds, BASELINE)
             return
@@ -134,7 +142,9 @@ class Plan:
 
     def _seconds(self, rate: float, share: float) -> float:
         """A trial of some hundred requests at least, but for the slowest models."""
-        least = min(max(_LEAST_SECONDS, _LEAST_REQUESTS / max(rate, _FLOOR)), 3 * _LONGEST_SECONDS, self.budget / 8)
+        least = min(
+            max(_LEAST_SECONDS, _LEAST_REQUESTS / max(rate, _FLOOR)), 3 * _LONGEST_SECONDS, self.budget / _LEAST_TRIALS
+        )
         least = max(least, _SHORTEST_SECONDS)
         return min(max(least, share), max(least, _LONGEST_SECONDS))
 
@@ -146,7 +156,7 @@ class Plan:
         low: int | None = None
         high: int | None = None
         at, jump, downs = start, step, 0
-        while self._has_time(seconds, until) or not self.records.get(key):
+        while self._has_time(seconds, until) or (stage == BASELINE and self._needs_more(key, low, seconds)):
             outcome = yield from self._measure(key, grid_rate(at), seconds, stage)
             if outcome.failure:
                 return
@@ -166,11 +176,15 @@ class Plan:
             else:
                 at = low + max(step, (high - low) // 2 // step * step)
 
+    def _needs_more(self, key: str, low: int | None, seconds: float) -> bool:
+        """Of the baseline: one trial in any case, and some rate that keeps the bound if there is time at all."""
+        return key not in self.records or (low is None and self._has_time(seconds, _UNTIL_NEAR))
+
     # Rounds
 
     def _rounds(self, first: Sequence[Candidate]) -> Trials:
         start = self.spent
-        whole = _UNTIL_NEAR * self.budget - start
+        whole = self._at(_UNTIL_NEAR) - start
         count = self._first_count(whole, len(first) - 1)
         if count < 1:
             return
@@ -178,8 +192,9 @@ class Plan:
         field_now = [each.key for each in first[1 : count + 1]]
         step = _FIRST_STEP
         for number in range(1, rounds + 1):
-            until = (start + whole * number / rounds) / self.budget
-            share = (until * self.budget - self.spent) / max(1, len(field_now)) / self._trials_each - self._overhead
+            ends = start + whole * number / rounds
+            until = (ends - self._start) / max(1e-9, self.budget - self._start)
+            share = (ends - self.spent) / max(1, len(field_now)) / self._trials_each - self._overhead
             seconds = self._seconds(self._reference_rate(), share)
             yield from self._round(field_now, number, step, seconds, until)
             step = max(_LEAST_STEP, step // 2)
@@ -235,14 +250,14 @@ class Plan:
         """Neighbours of the two best, whichever those are by then, from the rate on that the best one keeps."""
         while (key := self._next_neighbour()) is not None:
             best = self._reference_rate()
-            share = (_UNTIL_FINALS - _UNTIL_NEAR) * self.budget / _NEIGHBOURS / 2 - self._overhead
+            share = (self._at(UNTIL_FINALS) - self._at(_UNTIL_NEAR)) / _NEIGHBOURS / 2 - self._overhead
             seconds = self._seconds(best, share)
-            if not self._has_time(seconds, _UNTIL_FINALS):
+            if not self._has_time(seconds, UNTIL_FINALS):
                 return
             if self.aim.has_fixed_rate:
                 yield from self._measure(key, self.rate, seconds, NEAR)
             else:
-                yield from self._climb(key, grid_index(best), _LEAST_STEP, seconds, NEAR, _UNTIL_FINALS, most_down=1)
+                yield from self._climb(key, grid_index(best), _LEAST_STEP, seconds, NEAR, UNTIL_FINALS, most_down=1)
 
     def _next_neighbour(self) -> str | None:
         for record in self.ranked()[:2]:

@@ -51,8 +51,9 @@ def latency(setup: Setup, rate: float, percent: float = 99.0) -> float:
     service = _seconds(setup, large, min(1.0, rate * seconds / rows / setup.instances))
     service *= 1 + setup.times.variation * _normal(share)
     gathering = min(setup.delay, (setup.max_batch - 1) / rate) if setup.max_batch > 1 else 0.0
-    rest = seconds / setup.instances * (1 - share / busy) if busy > share else 0.0
-    return service + max(gathering, rest + _tail(setup, rate, share))
+    # Of independent instances the first to end does so before this with the probability that is wanted.
+    rest = seconds * (1 - (share / busy) ** (1 / setup.instances)) if busy > share else 0.0
+    return service + max(gathering, rest, _tail(setup, rate, share))
 
 
 def greatest_rate(setup: Setup, bound: float, percent: float = 99.0) -> float:

@@ -85,6 +85,19 @@ class AxesSpace:
                     found.append(made)
         return sorted(found, key=lambda each: -(each.predicted or 0.0))
 
+    @property
+    def choices(self) -> Sequence[tuple[str, tuple[str, ...]]]:
+        """The options of each axis."""
+        return [(axis.name, axis.options) for axis in self.axes]
+
+    def made_of(self, options: Settings) -> Candidate | None:
+        """The candidate with an option for each axis; None where they do not go together."""
+        return self._candidate(options)
+
+    def options_of(self, candidate: Candidate) -> Settings:
+        """An option for each axis."""
+        return {**{axis.name: axis.options[0] for axis in self.axes}, **self.settings[candidate.key]}
+
     def _candidate(self, settings: Settings) -> Candidate | None:
         """None where the options do not go together."""
         defaults = {axis.name: axis.options[0] for axis in self.axes}

@@ -62,8 +62,15 @@ def random_surface(seed: int) -> Surface:
     )
 
 
-def latencies(surface: Surface, settings: Mapping[str, str], rate: float, count: int, seed: int) -> list[float]:
-    """Seconds of each request."""
+def latencies(
+    surface: Surface,
+    settings: Mapping[str, str],
+    rate: float,
+    count: int,
+    seed: int,
+    batches: list[tuple[int, float]] | None = None,
+) -> list[float]:
+    """Seconds of each request; sizes and times of batches go to the list."""
     instances, threads = int(settings["instances"]), int(settings["threads"])
     most, delay = int(settings["batch"]), float(settings["delay"])
     draw = np.random.default_rng(seed)
@@ -86,6 +93,8 @@ def latencies(surface: Surface, settings: Mapping[str, str], rate: float, count:
             last += 1
         busy = sum(each > begin for each in free) / max(1, instances - 1) if instances > 1 else 1.0
         end = begin + times[last - at] * factors[at] * (1 + (slower - 1) * busy)
+        if batches is not None:
+            batches.append((last - at, end - begin))
         found += [end - arrival for arrival in arrivals[at:last]]
         heapq.heappush(free, end)
         at = last

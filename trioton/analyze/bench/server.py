@@ -1,0 +1,116 @@
+"""The server that is measured: a child process on free ports of this machine, gone when the block ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+_ROOT = Path(__file__).parent.parent.parent.parent
+LOCAL = "127.0.0.1"
+_SERVICES = {"grpc": "GRPCInferenceService", "http": "HTTPService", "metrics": "Metrics Service"}
+_POLL_SECONDS = 0.05
+_LAST_LINES = 5
+_END_SECONDS = 10.0
+
+
+class ServerFailed(Exception):
+    """The server does not start; the text has the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """`addresses` are those of `grpc`, `http` and `metrics`, as host:port."""
+
+    process: subprocess.Popen[bytes]
+    addresses: dict[str, str]
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+
+def module_path() -> str:
+    """Where a child process finds this very package, wherever it runs."""
+    return os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def server_words(repositories: Sequence[Path], model: str, flags: Sequence[str]) -> list[str]:
+    """The command line of a server that has one model and may load others of its configurations."""
+    anywhere = [f"--{word}-{what}" for word in _SERVICES for what in (f"address={LOCAL}", "port=0")]
+    places = [f"--model-repository={place}" for place in repositories]
+    fixed = ["--model-control-mode=explicit", f"--load-model={model}", "--exit-on-error=false"]
+    return ["serve", *places, *anywhere, *fixed, "--metrics-config=histogram_latencies=true", *flags]
+
+
+@asynccontextmanager
+async def running_server(words: Sequence[str], log: Path, *, seconds: float) -> AsyncIterator[RunningServer]:
+    """Start it and wait until it listens, at most so many seconds. Whatever happens in the block, the server and what
+    it has started is gone afterwards; it also ends when this process is killed.
+
+    Raises:
+        ServerFailed: it has ended, or does not listen in time.
+    """
+    process = _start(words, log)
+    try:
+        addresses = await _addresses(process, log, seconds)
+        yield RunningServer(process, addresses, log)
+    finally:
+        with trio.CancelScope(shield=True):
+            await _end(process)
+
+
+def _start(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "trioton.analyze.bench.tether", *words],
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONPATH": module_path()},
+            start_new_session=True,
+        )
+
+
+def _text(log: Path) -> str:
+    return log.read_text(errors="replace")
+
+
+async def _addresses(process: subprocess.Popen[bytes], log: Path, seconds: float) -> dict[str, str]:
+    with trio.move_on_after(seconds):
+        while process.poll() is None:
+            text = _text(log)
+            found = {word: re.search(rf'Started {name} at ([^\s"]+)', text) for word, name in _SERVICES.items()}
+            if all(found.values()):
+                return {word: match[1] for word, match in found.items() if match is not None}
+            await trio.sleep(_POLL_SECONDS)
+    last = " / ".join(_text(log).strip().splitlines()[-_LAST_LINES:])
+    how = "does not listen" if process.poll() is None else f"has ended with exit code {process.poll()}"
+    raise ServerFailed(f"the server {how}: {last or 'no words'} (log: {log})")
+
+
+async def _end(process: subprocess.Popen[bytes]) -> None:
+    """First as anyone would ask it to, so that its workers end well."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        await trio.to_thread.run_sync(process.wait, _END_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await trio.to_thread.run_sync(process.wait)
+    if process.stdin is not None:
+        process.stdin.close()
