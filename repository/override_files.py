@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from protocol.errors import InvalidArgument
+from protocol.errors import Internal, InvalidArgument
 from repository.held_directory import HeldDirectory
 from repository.layout import ModelDirectory
 
@@ -27,7 +27,10 @@ class OverrideFiles(HeldDirectory):
             InvalidArgument: a path leads out of the directory, or two cannot stand beside each other.
         """
         paths = {path: _normalised(path) for path in files}
-        root, lock = _new_root()
+        try:
+            root, lock = _new_root()
+        except OSError as exc:
+            raise Internal(f"there is no place for the override files of model '{model}': {exc}") from None
 
         def remove() -> None:
             shutil.rmtree(root, ignore_errors=True)
@@ -46,7 +49,11 @@ class OverrideFiles(HeldDirectory):
 
 def remove_abandoned() -> None:
     """Remove what servers have left that were killed; blocks. Those that live hold a lock on theirs."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    try:
+        place = Path(tempfile.gettempdir())
+    except FileNotFoundError:  # nothing can be written to: nothing was
+        return
+    for path in place.glob(f"{_PREFIX}*"):
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:  # gone, or somebody else's

@@ -54,6 +54,7 @@ FOREIGN_FLAGS = {
     "--enable-feature": "of Prometheus",
     "--enable-optimizations": "of CPython's configure",
     "--value-info": "of convert-caffe2-to-onnx",
+    **dict.fromkeys(("--init", "--target", "--timestamp"), "of podman and buildah"),
 }
 FOREIGN_METRICS = {"nv_trt_llm_kv_cache_block_metrics": "a model's own"}
 FOREIGN_VARIABLES = {"TRITON_AWS_MOUNT_DIRECTORY": "of Triton's, without effect here"}

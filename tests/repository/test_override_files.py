@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import InvalidArgument
+from protocol.errors import Internal, InvalidArgument
 from repository.override_files import OverrideFiles, remove_abandoned
 
 
@@ -39,6 +39,15 @@ def test_only_what_is_abandoned_is_removed(temporary: Path) -> None:
     assert left == {held.directory.repository.name, "trioton-override-file", "trioton-override-link", "elsewhere"}
     assert (held.directory.path / "1" / "weights").exists()
     held.release()
+
+
+def test_without_a_temporary_directory_only_they_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose root is read-only, and which has no other place."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])
+    remove_abandoned()
+    with pytest.raises(Internal, match=r"no place for the override files of model 'm'.* No usable temporary directory"):
+        OverrideFiles("m", {"1/weights": b"x"})
 
 
 @pytest.mark.parametrize(
