@@ -39,7 +39,7 @@ def ended(
     return Ended(
         "http",
         exchange.method,
-        path_text(exchange.raw_path),
+        path_text(exchange.asked_path),
         exchange.status or (CLIENT_CLOSED if is_cancelled else 500),
         tags=origin.tags(named),
         own_id=named,

@@ -28,6 +28,12 @@ class WrappedExchange:
         return self._exchange.raw_path
 
     @property
+    def asked_path(self) -> bytes:
+        """The path that the client has asked for, whatever the request runs as."""
+        inner = self._exchange
+        return inner.asked_path if isinstance(inner, WrappedExchange) else inner.raw_path
+
+    @property
     def query(self) -> bytes:
         return self._exchange.query
 

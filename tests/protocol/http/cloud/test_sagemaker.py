@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from protocol.errors import AlreadyExists, Internal, InvalidArgument, NotFound, 
 from protocol.http.cloud.hosted_models import UNLOAD_SECONDS
 from protocol.http.cloud.sagemaker import SageMaker, SageMakerSettings
 from protocol.http.settings import HttpSettings
+from protocol.log.access_log import AccessLog, AccessMode, AccessPolicy
 from protocol.messages import LATEST_VERSION
 from tests.protocol.http.asgi import Answer, call
 from tests.protocol.http.fake_core import DEFAULT_PARAMETERS, FakeCore
@@ -379,3 +380,15 @@ async def test_restrictions_of_http_hold() -> None:
     assert (await call(app, "POST", "/invocations", JSON, {"key": "b"})).status == 200
     assert (await call(app, "GET", "/models", b"", {"admin": "a"})).status == 200
     assert (await call(app, "GET", "/ping")).status == 200
+
+
+async def test_the_access_log_has_the_paths_that_were_asked_for() -> None:
+    lines: list[bytes] = []
+    log = AccessLog(AccessPolicy(AccessMode.ALL), lines.append)
+    services = replace(make_services(), access_log=log)
+    app = SageMaker(services, HttpSettings(), SageMakerSettings(default_model="echo"))
+    await call(app, "POST", "/invocations", JSON)
+    await call(app, "GET", "/nowhere")
+    told = [json.loads(line) for line in lines]
+    assert [(line["path"], line["status"]) for line in told] == [("/invocations", 200), ("/nowhere", 400)]
+    assert told[0]["model"] == "echo"
