@@ -10,6 +10,7 @@ import os
 import resource
 import shutil
 import subprocess
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -87,7 +88,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def podman(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(["podman", *words], capture_output=True, text=True, check=False, timeout=120)
+    command = ["podman", *words]
+    # It leaves a file where it is started when a container was killed for its memory.
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=tempfile.gettempdir())
     assert done.returncode == 0 or not check, done.stderr
     return done
 
