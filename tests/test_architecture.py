@@ -227,6 +227,7 @@ WORKER = "backends.python.worker"
 # The folder of the worker is on its own path, so modules there know each other by these names too.
 WORKER_NAMES = ("c_python_backend_utils", "triton_python_backend_utils", "trioton_worker")
 ENGINE_WORKER, ENGINE_WORKER_NAME = "backends.engines.worker", "trioton_engine"
+RAY_ACTORS = "trioton.ray."
 # Folders of tests that no room corresponds to.
 OWN_TEST_FOLDERS = {
     "tests/backends/conformance": "what all backends have in common",
@@ -373,11 +374,12 @@ def test_every_module_says_what_it_is_for() -> None:
 
 
 def test_no_asyncio_in_the_server() -> None:
-    """The worker of the Python backend is a process of its own and may use what it likes."""
+    """The worker of the Python backend is a process of its own and may use what it likes. Actors of Ray run on asyncio,
+    and are no servers."""
     users = {
         module
         for module in MODULES
-        if not module.startswith((WORKER, ENGINE_WORKER))
+        if not module.startswith((WORKER, ENGINE_WORKER, RAY_ACTORS))
         for name in named(module)
         if name.split(".")[0] == "asyncio"
     }

@@ -22,6 +22,7 @@ MODULES = (
     "trioton.jobs",
     "trioton.messages",
     "trioton.model_config",
+    "trioton.ray",
     "trioton.repository_agents",
     "trioton.server",
     "trioton.testing",

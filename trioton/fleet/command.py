@@ -14,6 +14,7 @@ import trio
 
 from trioton.flags import Flag, UsageError
 from trioton.fleet.balancer import CannotBalance
+from trioton.fleet.driver import CannotStart
 from trioton.fleet.flags import FleetFlags
 from trioton.fleet.fleet import CannotListen, Fleet
 from trioton.fleet.supervisor import CannotServe
@@ -24,7 +25,7 @@ from trioton.serve_words import escapes_log, serve_table
 logger = logging.getLogger("trioton.fleet")
 
 _FAILED = 1
-_FAILURES = (CannotBalance, CannotListen, CannotServe)
+_FAILURES = (CannotBalance, CannotListen, CannotServe, CannotStart)
 
 
 def fleet_table() -> Sequence[Flag]:

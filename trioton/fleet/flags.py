@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from trioton.flags import INTEGER, PATH, UsageError, choice, filesystem_path, flag, integer, port, repeatable, seconds
 from trioton.settings import FLEET
@@ -20,6 +23,13 @@ class Signal(StrEnum):
     QUEUE = "queue"
     IN_FLIGHT = "in-flight"
     P99 = "p99"
+
+
+class DriverName(StrEnum):
+    """What runs the replicas: processes of this machine, or actors of a Ray cluster."""
+
+    LOCAL = "local"
+    RAY = "ray"
 
 
 class SequenceSource(StrEnum):
@@ -53,6 +63,30 @@ def positive(text: str) -> float:
     if value <= 0:
         raise ValueError("expected a number above 0")
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class ActorOptions:
+    """Options of an actor of Ray, as JSON."""
+
+    text: str = "{}"
+
+    @classmethod
+    def parse(cls, text: str) -> ActorOptions:
+        try:
+            is_object = isinstance(json.loads(text), dict)
+        except ValueError:
+            is_object = False
+        if not is_object:
+            raise ValueError("expected an object of JSON")
+        return cls(text)
+
+    def values(self) -> Mapping[str, Any]:
+        values: Mapping[str, Any] = json.loads(self.text)
+        return values
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +133,23 @@ class FleetFlags:
         group=FLEET,
         metavar=SECONDS,
         help="How long fewer replicas must have been enough, and the last change be past, before one is ended.",
+    )
+    driver: DriverName = flag(  # noqa: RUF009 (a field, as its neighbours)
+        DriverName.LOCAL,
+        lambda text: DriverName(choice(*DriverName)(text)),
+        group=FLEET,
+        metavar=f"{{{','.join(DriverName)}}}",
+        help="What runs the replicas: processes of this machine, or actors of a Ray cluster.",
+    )
+    ray_address: str = flag(
+        "auto", str, group=FLEET, metavar="<address>", help="The Ray cluster of --driver=ray, as ray.init takes it."
+    )
+    ray_options: ActorOptions = flag(  # noqa: RUF009 (a field, as its neighbours)
+        ActorOptions(),
+        ActorOptions.parse,
+        group=FLEET,
+        metavar="<json>",
+        help='Options of the actor of each replica, as Ray has them: {"num_cpus": 2, "num_gpus": 0.5}.',
     )
     fleet_address: str = flag(
         "127.0.0.1", str, group=FLEET, metavar="<address>", help="Where the fleet itself is controlled."

@@ -29,8 +29,9 @@ from trioton.flags import UsageError
 from trioton.fleet.balancer import Balancer, find_haproxy
 from trioton.fleet.control_grpc import ControlCalls, serve_control_grpc
 from trioton.fleet.control_http import MAX_BODY_BYTES, ControlApp
+from trioton.fleet.driver import CannotStart, Driver
 from trioton.fleet.everywhere import Everywhere
-from trioton.fleet.flags import FleetFlags, Signal
+from trioton.fleet.flags import DriverName, FleetFlags, Signal
 from trioton.fleet.fleet_api import FleetApi
 from trioton.fleet.fleet_metrics import fleet_series
 from trioton.fleet.haproxy_config import SHARE_KEY, BalancerPlan, Certificates, Frontend
@@ -93,7 +94,7 @@ class Fleet:
         """Until `end`. Cancelled: all processes are killed.
 
         Raises:
-            CannotBalance, CannotListen, CannotServe: it has not come up.
+            CannotBalance, CannotListen, CannotServe, CannotStart: it has not come up.
         """
         executable = await find_haproxy(self._flags.haproxy)
         with ExitStack() as stack:
@@ -131,7 +132,7 @@ class Fleet:
             flags,
             registry,
             balancer,
-            LocalDriver(nursery, self._environment, self._replica_flags()),
+            await self._driver(nursery),
             everywhere,
             self._own_headers,
             supervisor.is_watched,
@@ -149,6 +150,17 @@ class Fleet:
             working.start_soon(scaler.run)
             await supervisor.run()
             working.cancel_scope.cancel()
+
+    async def _driver(self, nursery: trio.Nursery) -> Driver:
+        """Raises CannotStart."""
+        if self._flags.driver is DriverName.LOCAL:
+            return LocalDriver(nursery, self._environment, self._replica_flags())
+        try:
+            from trioton.ray.driver import RayDriver
+        except ImportError as error:
+            raise CannotStart(f"--driver=ray needs the extra 'ray' ({error}): pip install trioton[ray]") from None
+        address, options = self._flags.ray_address, self._flags.ray_options.values()
+        return await RayDriver.connect(address, options, self._environment, self._replica_flags())
 
     async def _open_control(self, everywhere: Everywhere, nursery: trio.Nursery) -> tuple[Address, Address]:
         """Where it listens, over HTTP and gRPC."""

@@ -33,6 +33,12 @@ class Change:
     reason: str
 
 
+def wanted_replicas(signal: float, target: float, replicas: int) -> int:
+    """As many as would bring the signal of so many replicas to its target."""
+    ratio = signal / target
+    return replicas if abs(ratio - 1) <= TOLERANCE else math.ceil(replicas * ratio)
+
+
 class ScalingPolicy:
     """`name` and `unit` say what the signal is, `target` what it is held at. The signal of a queue is that of the mean
     replica."""
@@ -58,9 +64,7 @@ class ScalingPolicy:
 
     def decide(self, signal: float, replicas: int, now: float) -> Change | None:
         """What is to be done now that the signal is this, with so many replicas at work."""
-        ratio = signal / self._target
-        wanted = replicas if abs(ratio - 1) <= TOLERANCE else math.ceil(replicas * ratio)
-        wanted = self._bounds.held(wanted)
+        wanted = self._bounds.held(wanted_replicas(signal, self._target, replicas))
         if wanted >= replicas:
             self._low_since = None
         if wanted > replicas and now - self._changed_at >= self._up_cooldown:
