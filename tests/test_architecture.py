@@ -52,6 +52,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "core": "cache instance lifecycle metrics model scheduling",
         "console": "core lifecycle metrics model",
         "jobs": "mail redis_client",
+        "quotas": "redis_client",
     },
     "protocol": {
         "errors": "",

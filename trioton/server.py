@@ -35,6 +35,7 @@ from actors.jobs.runner import RunnerFigures
 from actors.metrics.custom import CustomMetrics
 from actors.metrics.exemplars import Exemplars
 from actors.metrics.gen_ai import GenAiMetrics
+from actors.quotas.exchange import QuotaExchange
 from actors.tracing.sink import CannotTrace
 from actors.tracing.tracer import Tracer
 from backends.devices.devices import Devices
@@ -88,6 +89,7 @@ from trioton.loop_lag import LoopLag, LoopWatchdog
 from trioton.metrics.custom import is_own_name
 from trioton.metrics.metrics import Metrics
 from trioton.metrics.traced import note_trace
+from trioton.quota_service import UnusableQuotaStore, quota_exchange
 from trioton.reload import Reloader
 from trioton.settings import Address, Settings
 from trioton.start_checks import StartError, check_loads, check_repositories, check_vertex_ai
@@ -193,6 +195,7 @@ class Server:
         self.addresses: dict[str, Address] = {}
         self._limits = LimitCounter()
         self._keys: KeysFile | None = None  # from `run` on
+        self._quotas: QuotaExchange | None = None
         self._capture = capture_of(settings)
         self._gpus = Gpus(settings.metrics_interval_ms / 1000) if settings.allow_gpu_metrics else None
         self._export: MetricsExport | None = None
@@ -219,6 +222,7 @@ class Server:
             devices=devices,
             exemplars=exemplars,
             jobs=self._job_figures,
+            quotas=lambda: None if self._quotas is None else self._quotas.figures,
         )
         self._metrics_text = MetricsText(self._metrics.render)
         self._shared_memory = SharedMemoryTable(allow_registration=settings.allow_client_shm)
@@ -421,6 +425,7 @@ class Server:
             background.start_soon(self._export.run)
         if files.keys is not None:
             background.start_soon(files.keys.watch, self._failures)
+        await self._start_quotas(files.keys, background)
         background.start_soon(self._responses.run)
         if self._console is not None:
             background.start_soon(self._console.sampler.run, self._leaving)
@@ -433,6 +438,14 @@ class Server:
             places = (f"{SERVICE_NAMES[word]} at {address_text(address)}" for word, address in self.addresses.items())
             logger.info("Listening, and not ready until the models are loaded: %s", ", ".join(places))
         self.listening.set()
+
+    async def _start_quotas(self, keys: KeysFile | None, background: trio.Nursery) -> None:
+        try:
+            self._quotas = quota_exchange(self.settings, keys, self._failures)
+        except UnusableQuotaStore as error:
+            raise StartError(f"{error}; see --quota-store") from None
+        if self._quotas is not None:
+            await background.start(self._quotas.run)
 
     def _metrics_export(self) -> MetricsExport:
         try:

@@ -26,6 +26,7 @@ from trioton.loading_flags import LOADING, LoadingFlags
 from trioton.logging_flags import LOGGING, LoggingFlags
 from trioton.metrics_flags import METRICS, MetricsFlags, skipped_quantiles
 from trioton.openai_flags import OPENAI, OpenAIFlags
+from trioton.quota_flags import QuotaFlags
 from trioton.scheduling_flags import SCHEDULING, SchedulingFlags
 from trioton.server_flags import SERVER, ServerFlags
 from trioton.store_flags import STORES, StoreFlags
@@ -74,6 +75,7 @@ class Settings(
     LoggingFlags,
     JobFlags,
     JobWebhookFlags,
+    QuotaFlags,
     SchedulingFlags,
     MetricsFlags,
     ServerFlags,
@@ -122,6 +124,7 @@ class Settings(
         self.check_openai()
         self.check_cloud(self.services())
         self.check_webhooks()
+        self.check_quotas(self.auth_keys_file)
         if self.metrics_use_ssl and not self.http_use_ssl:
             raise UsageError("--metrics-use-ssl needs --http-use-ssl=true, whose certificates it serves with")
         self.tracing()

@@ -20,6 +20,7 @@ from protocol.errors import QuotaExceeded
 from protocol.quotas.fields import Fields, rate_limit_fields
 from protocol.quotas.meters import Bucket, Meter, Places
 from protocol.quotas.quota import Limit, Quota, Unit
+from protocol.quotas.shared import SharedMeters
 from protocol.quotas.usage import MOST_NAMED, OTHER, Usage
 
 
@@ -40,14 +41,15 @@ class Account:
         usage: what is counted of it, perhaps together with others.
     """
 
-    __slots__ = ("_clock", "_meters", "name", "quota", "usage", "weight")
+    __slots__ = ("_clock", "_meters", "_shared", "name", "quota", "usage", "weight")
 
-    def __init__(self, terms: Terms, clock: Callable[[], float]) -> None:
+    def __init__(self, terms: Terms, clock: Callable[[], float], shared: SharedMeters | None = None) -> None:
         self.name = terms.name
         self.usage = Usage()
         self.quota = terms.quota
         self.weight = terms.weight
         self._clock = clock
+        self._shared = shared
         self._meters: dict[tuple[Unit, str], Meter] = {}
 
     def adopt(self, terms: Terms) -> None:
@@ -102,7 +104,9 @@ class Account:
         key = limit.unit, limit.model
         meter = self._meters.get(key)
         if meter is None:
-            meter = self._meters[key] = limit.meter()
+            shared = self._shared
+            meter = limit.meter() if shared is None else shared.meter(self.name, limit)
+            self._meters[key] = meter
         return meter
 
     def now(self) -> float:
@@ -239,9 +243,13 @@ class Ledger:
     """The accounts of one server's keys, by their names. `clock` gives the time in seconds, which never goes back.
 
     Accounts are made as they are asked for: a file may have thousands of keys, and is taken in one go.
+
+    Attributes:
+        shared: what other servers use a part of, of the accounts that are made from now on; None for nothing.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
+        self.shared: SharedMeters | None = None
         self._clock = clock
         self._terms: dict[str, Terms] = {}
         self._named: dict[str, None] = {}  # those with numbers of their own, in the order of the file
@@ -275,7 +283,7 @@ class Ledger:
         """The account of a name of the file. Raises KeyError."""
         account = self._accounts.get(name)
         if account is None:
-            account = self._accounts[name] = Account(self._terms[name], self._clock)
+            account = self._accounts[name] = Account(self._terms[name], self._clock, self.shared)
             self._give_usage(account)
         return account
 

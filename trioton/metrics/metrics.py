@@ -14,6 +14,7 @@ from actors.lifecycle.snapshots import LoadSnapshot
 from actors.metrics.custom import FamilyValues
 from actors.metrics.exemplars import Exemplars
 from actors.metrics.statistics import VersionSnapshot
+from actors.quotas.exchange import ExchangeFigures
 from backends.devices.devices import Devices
 from protocol.failures import CallbackFailures
 from protocol.limits.counter import LimitCounter
@@ -33,6 +34,7 @@ from trioton.metrics.keys import key_series
 from trioton.metrics.machine import cpu_series, gpu_series, pinned_memory_series
 from trioton.metrics.models import model_series
 from trioton.metrics.processes import build_series, process_series
+from trioton.metrics.quotas import quota_series
 from trioton.metrics.residence import residence_series
 from trioton.metrics.server import (
     connection_series,
@@ -70,6 +72,7 @@ class Metrics:
         devices: whose pool of pinned memory is shown.
         exemplars: traced requests.
         jobs: the figures of the jobs; None where there are none.
+        quotas: those of quotas that servers share; None where they do not.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Metrics:
         devices: Devices | None = None,
         exemplars: Exemplars | None = None,
         jobs: Callable[[], RunnerFigures | None] = lambda: None,
+        quotas: Callable[[], ExchangeFigures | None] = lambda: None,
     ) -> None:
         refusals, defects, pinned = limits or LimitCounter(), failures or CallbackFailures(), devices or Devices()
         traced, machine = exemplars or Exemplars(), Machine(interval, groups=memory_limits)
@@ -106,6 +110,7 @@ class Metrics:
             lambda: lost_trace_series(lost_traces()),
             lambda: lost_line_series(lost_lines()),
             lambda: key_series(keys),
+            lambda: quota_series(quotas),
             lambda: log_event_series(log_events()),
             lambda: load_series(loads()),
             lambda: lag_series(lags.snapshot()),

@@ -18,6 +18,7 @@ from actors.metrics.custom import CustomMetrics
 from actors.metrics.gen_ai import GenAiMetrics
 from actors.metrics.latencies import LatencySummaries
 from actors.metrics.statistics import VersionSnapshot, VersionStatistics
+from actors.quotas.exchange import ExchangeFigures
 from backends.engines.metrics import families
 from protocol.core import ModelStatistics
 from protocol.jobs.states import JobState
@@ -72,6 +73,7 @@ async def test_the_page_has_every_metric(nursery: trio.Nursery) -> None:
         gpus=gpus,
         residence=lambda: BUDGET,
         keys=lambda: {"alice": used},
+        quotas=ExchangeFigures,
         log_events=lambda: {"info": 1},
         connections=connections,
         jobs=lambda: RunnerFigures(store=StoreFigures(dict.fromkeys(JobState, 0), 0.0, 0), webhooks=WebhookFigures()),
