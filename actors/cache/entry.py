@@ -42,10 +42,10 @@ def version_key(model: str, version: int, generation: bytes) -> bytes:
     return _digest(b"", [msgspec.msgpack.encode((FORM, model, version, generation))])
 
 
-def files_generation(files: Fingerprint, config: Mapping[str, object]) -> bytes:
-    """The same for two loads of the same files, judged by their sizes and modification times, with the same
-    configuration. Directories that hold copies agree only if the copies kept those times."""
-    return _digest(b"", [msgspec.msgpack.encode((files, config), order="deterministic")])
+def files_generation(files: Fingerprint, sample: bytes, config: Mapping[str, object]) -> bytes:
+    """The same for two loads of the same files, judged by their sizes, modification times and a sample of their
+    contents, with the same configuration. Directories that hold copies agree only if the copies kept those times."""
+    return _digest(b"", [msgspec.msgpack.encode((files, sample, config), order="deterministic")])
 
 
 def request_key(version: bytes, request: InferenceRequest) -> bytes:

@@ -30,6 +30,7 @@ from actors.tracing.stamps import QUEUE_START, REQUEST_END, REQUEST_START
 from protocol.errors import text_of
 from protocol.log.access_record import CACHED
 from protocol.messages import InferenceRequest, InferenceResponse, ParameterValue, Tensor
+from repository.content_sample import content_sample
 from repository.fingerprint import fingerprint
 from repository.json_form import to_json_form
 from repository.layout import ModelDirectory
@@ -93,10 +94,11 @@ class ResponseCache:
 
     def generation(self, directory: ModelDirectory, config: ModelConfig) -> bytes:
         """Distinguishes the loads of a model: in a cache of this server alone each is different, in a shared one those
-        with other files or another configuration. Reads the files' metadata, so it blocks."""
+        with other files or another configuration. Reads the files' metadata and a little of each, so it blocks."""
         if not self.is_shared:
             return secrets.token_bytes(KEY_BYTES)
-        return files_generation(fingerprint(directory), to_json_form(config))
+        files = fingerprint(directory)
+        return files_generation(files, content_sample(directory, files), to_json_form(config))
 
     async def look_up(self, key: bytes) -> tuple[list[Tensor], dict[str, ParameterValue]] | None:
         """Outputs and parameters of a response; None on a miss or a failure."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +134,34 @@ def test_a_redis_server_is_shared_and_may_fail(cached: Path, tmp_path: Path) -> 
             redis.stop()
             assert runs(first, array) == 3
             one.wait_for_line("cache 'redis': .*requests run without it")
+
+
+@needs_redis_server
+def test_a_rolling_update_gets_no_answers_of_the_old_files(tmp_path: Path) -> None:
+    """Of the model's name and version, though the new files have the sizes and times of the old ones, as in images
+    whose times are all set to the same. A configuration alone makes a difference, too."""
+    array = np.full((1, 3), 6, np.float32)
+    for name, first_run in (("old", 0), ("copy", 0), ("new", 5), ("configured", 0)):
+        add_model(tmp_path / name / "counts")
+        script = tmp_path / name / "counts" / "1" / "model.py"
+        script.write_text(COUNTS.replace("self.runs = 0", f"self.runs = {first_run}"))
+        if name == "configured":
+            (tmp_path / name / "counts" / "config.pbtxt").write_text(CONFIG.replace("count: 1", "count: 2"))
+        for file in (tmp_path / name / "counts").rglob("*"):
+            os.utime(file, ns=(0, 0))
+    with RedisServer(tmp_path) as redis, ExitStack() as stack:
+        flags = ("--cache-config=redis,host=127.0.0.1", f"--cache-config=redis,port={redis.port}")
+
+        def ran(name: str) -> int:
+            server = stack.enter_context(ServerProcess(*flags, repository=tmp_path / name))
+            with Client("grpc", server.addresses["grpc"]) as client:
+                return runs(client, array)
+
+        first = stack.enter_context(ServerProcess(*flags, repository=tmp_path / "old"))
+        with Client("grpc", first.addresses["grpc"]) as old:
+            assert [runs(old, array * 2), runs(old, array)] == [1, 2]
+            assert [ran("new"), ran("configured"), ran("copy")] == [6, 1, 2]
+            assert runs(old, array) == 2
 
 
 @pytest.mark.parametrize(

@@ -106,13 +106,14 @@ def test_model_version_and_load_count() -> None:
 
 def test_the_generation_of_files() -> None:
     files = (("1/model.py", 5, 10),)
-    assert files_generation(files, {"a": 1, "b": 2}) == files_generation(files, {"b": 2, "a": 1})
+    assert files_generation(files, b"s", {"a": 1, "b": 2}) == files_generation(files, b"s", {"b": 2, "a": 1})
     others = [
-        files_generation((("1/model.py", 6, 10),), {"a": 1, "b": 2}),
-        files_generation((("1/model.py", 5, 11),), {"a": 1, "b": 2}),
-        files_generation(files, {"a": 1, "b": 3}),
+        files_generation((("1/model.py", 6, 10),), b"s", {"a": 1, "b": 2}),
+        files_generation((("1/model.py", 5, 11),), b"s", {"a": 1, "b": 2}),
+        files_generation(files, b"t", {"a": 1, "b": 2}),
+        files_generation(files, b"s", {"a": 1, "b": 3}),
     ]
-    assert len({*others, files_generation(files, {"a": 1, "b": 2})}) == 4
+    assert len({*others, files_generation(files, b"s", {"a": 1, "b": 2})}) == 5
 
 
 def test_input_bytes() -> None:
