@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 
 from trioton.fleet.driver import Address
+from trioton.free_ports import free_ports
 
 THIS_INSTALLATION = (sys.executable, "-m", "trioton", "serve")
 # What is the balancer's, and no replica's.
@@ -21,23 +21,8 @@ FRONT_FLAGS = frozenset(
 
 
 def free_address(host: str, http_port: int = 0, grpc_port: int = 0, metrics_port: int = 0) -> Address:
-    """With a free port in place of each 0; all differ. Another process may take one before the server does: that one
-    does not start then, and the next try has others. Raises OSError: the host is none of this machine."""
-    sockets: list[socket.socket] = []
-    try:
-        ports = [port or _free_port(host, sockets) for port in (http_port, grpc_port, metrics_port)]
-    finally:
-        for each in sockets:
-            each.close()
-    return Address(host, *ports)
-
-
-def _free_port(host: str, sockets: list[socket.socket]) -> int:
-    """Taken by a socket until that is closed."""
-    sockets.append(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
-    sockets[-1].bind((host, 0))
-    port: int = sockets[-1].getsockname()[1]
-    return port
+    """With a free port in place of each 0, see `free_ports`. Raises OSError: the host is none of this machine."""
+    return Address(host, *free_ports(host, (http_port, grpc_port, metrics_port)))
 
 
 def listening(address: Address) -> list[str]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import trio
 
-_BOUND = Path(__file__).with_name("bound.py")
+from trioton.bound import bound_command
+
 _LONGEST_LINE = 1 << 16
 # For output that is still to be read when its process has ended.
 _LAST_WORDS_SECONDS = 1.0
@@ -30,7 +29,7 @@ class Child:
     ) -> None:
         """`keeps` are file descriptors that it inherits. Blocks for some milliseconds. Raises OSError."""
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_BOUND), str(os.getpid()), *command],
+            bound_command(command),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

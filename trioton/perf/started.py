@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
 
+from trioton.free_ports import free_ports
 from trioton.in_process import Models
 from trioton.perf.caller import TargetError
 from trioton.perf.controls import http_get
 from trioton.perf.sender import unwrapped
 from trioton.perf.wires.sockets import Peer
 from trioton.server import Settings, StartError, open_server
+from trioton.server_child import end_server, start_server
 
 _HOST = "127.0.0.1"
 _LOOK_SECONDS = 0.1
@@ -45,18 +44,17 @@ async def models_here(repository: Path, flags: Sequence[str]) -> AsyncIterator[M
 @asynccontextmanager
 async def started_server(repository: Path, flags: Sequence[str]) -> AsyncIterator[tuple[str, str, str]]:
     """A server as a process of its own, while the block lasts: its addresses for HTTP and gRPC, and the URL of its
-    metrics.
+    metrics. It also ends when this process is killed.
 
     Raises:
         TargetError: it does not start; with the end of its log.
     """
-    http, grpc, metrics = _free_ports()
+    http, grpc, metrics = free_ports(_HOST, (0, 0, 0))
     words = [f"--model-repository={repository}"]
     for service, port in (("http", http), ("grpc", grpc), ("metrics", metrics)):
         words += [f"--{service}-address={_HOST}", f"--{service}-port={port}"]
-    command = [sys.executable, "-m", "trioton", "serve", *words, *flags]
     with tempfile.TemporaryFile() as log:
-        process = await trio.lowlevel.open_process(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = start_server(["serve", *words, *flags], log)
         try:
             while not await _is_ready(http):
                 if process.poll() is not None:
@@ -67,7 +65,7 @@ async def started_server(repository: Path, flags: Sequence[str]) -> AsyncIterato
             yield f"{_HOST}:{http}", f"{_HOST}:{grpc}", f"http://{_HOST}:{metrics}/metrics"
         finally:
             with trio.CancelScope(shield=True):
-                await _stop(process)
+                await end_server(process, _STOP_SECONDS)
 
 
 async def _is_ready(port: int) -> bool:
@@ -76,22 +74,3 @@ async def _is_ready(port: int) -> bool:
     except TargetError:
         return False
     return True
-
-
-async def _stop(process: trio.Process) -> None:
-    if process.returncode is None:
-        process.terminate()
-    with trio.move_on_after(_STOP_SECONDS):
-        await process.wait()
-    if process.returncode is None:
-        process.kill()
-        await process.wait()
-
-
-def _free_ports() -> list[int]:
-    """Three that were free a moment ago."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
-        for one in sockets:
-            one.bind((_HOST, 0))
-        return [int(one.getsockname()[1]) for one in sockets]

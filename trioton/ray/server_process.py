@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trioton.fleet import bound
+from trioton.bound import bound_command
 from trioton.fleet.driver import Address
 from trioton.fleet.processes import end_text
 
@@ -61,7 +61,7 @@ class ServerProcess:
             ServerFailed: the command cannot be run.
         """
         self.address = address
-        self._command = [sys.executable, "-I", "-S", bound.__file__, str(os.getpid()), *command]
+        self._command = bound_command(command)
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._failure: OSError | None = None

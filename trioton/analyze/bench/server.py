@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,7 +11,8 @@ from pathlib import Path
 
 import trio
 
-_ROOT = Path(__file__).parent.parent.parent.parent
+from trioton.server_child import end_server, start_server
+
 LOCAL = "127.0.0.1"
 _SERVICES = {"grpc": "GRPCInferenceService", "http": "HTTPService", "metrics": "Metrics Service"}
 _POLL_SECONDS = 0.05
@@ -44,11 +41,6 @@ class RunningServer:
         return self.process.poll() is not None
 
 
-def module_path() -> str:
-    """Where a child process finds this very package, wherever it runs."""
-    return os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-
-
 def server_words(repositories: Sequence[Path], model: str, flags: Sequence[str]) -> list[str]:
     """The command line of a server that has one model and may load others of its configurations."""
     anywhere = [f"--{word}-{what}" for word in _SERVICES for what in (f"address={LOCAL}", "port=0")]
@@ -65,25 +57,14 @@ async def running_server(words: Sequence[str], log: Path, *, seconds: float) -> 
     Raises:
         ServerFailed: it has ended, or does not listen in time.
     """
-    process = _start(words, log)
+    with log.open("wb") as file:
+        process = start_server(words, file)
     try:
         addresses = await _addresses(process, log, seconds)
         yield RunningServer(process, addresses, log)
     finally:
         with trio.CancelScope(shield=True):
-            await _end(process)
-
-
-def _start(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    with log.open("wb") as file:
-        return subprocess.Popen(
-            [sys.executable, "-m", "trioton.analyze.bench.tether", *words],
-            stdin=subprocess.PIPE,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": module_path()},
-            start_new_session=True,
-        )
+            await end_server(process, _END_SECONDS)
 
 
 def _text(log: Path) -> str:
@@ -101,16 +82,3 @@ async def _addresses(process: subprocess.Popen[bytes], log: Path, seconds: float
     last = " / ".join(_text(log).strip().splitlines()[-_LAST_LINES:])
     how = "does not listen" if process.poll() is None else f"has ended with exit code {process.poll()}"
     raise ServerFailed(f"the server {how}: {last or 'no words'} (log: {log})")
-
-
-async def _end(process: subprocess.Popen[bytes]) -> None:
-    """First as anyone would ask it to, so that its workers end well."""
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        await trio.to_thread.run_sync(process.wait, _END_SECONDS)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await trio.to_thread.run_sync(process.wait)
-    if process.stdin is not None:
-        process.stdin.close()

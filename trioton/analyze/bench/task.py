@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import msgspec
 import trio
 
-from trioton.analyze.bench.server import module_path
 from trioton.analyze.search.service_times import ServiceTimes, service_times
 from trioton.perf.data.sources import Sources
+from trioton.server_child import module_path
 
 _PROGRAM = "trioton.analyze.bench.in_process"
 

@@ -9,8 +9,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 _PR_SET_PDEATHSIG = 1
+
+
+def bound_command(command: Sequence[str]) -> list[str]:
+    """The command, to be started by this process: then it ends with this process, however that ends.
+
+    The kernel kills it when the *thread* ends that has started it, so that has to be one that lasts. Whoever starts it
+    from Trio does so in Trio's own thread, not by `trio.lowlevel.open_process`.
+    """
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
 
 
 def main() -> None:
