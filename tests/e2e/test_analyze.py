@@ -151,9 +151,11 @@ def test_a_model_that_does_not_load(models: Path, tmp_path: Path) -> None:
     assert is_gone(mark)
 
 
-def test_a_running_server_gets_proposals_without_load(models: Path, tmp_path: Path) -> None:
+def test_a_running_server_gets_proposals_without_load_and_a_spare_one_verifies_them(
+    models: Path, tmp_path: Path
+) -> None:
     body = json.dumps({"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}).encode()
-    stop = threading.Event()
+    stop, mark = threading.Event(), str(tmp_path)
     file = models / "slow" / "config.pbtxt"
     file.write_text(f"{CONFIG}dynamic_batching {{ max_queue_delay_microseconds: 200000 }}\n")
     with ServerProcess("--metrics-config=histogram_latencies=true", repository=models) as server:
@@ -169,8 +171,8 @@ def test_a_running_server_gets_proposals_without_load(models: Path, tmp_path: Pa
             thread.start()
         try:
             address = server.addresses["http"]
-            found = started("live", tmp_path, f"--live={address}", "--model=slow", "--live-secs=12", "--json")
-            code, out, err = ended(found)
+            words = [f"--live={address}", "--model=slow", "--live-secs=6", f"--verify={models}", "--json"]
+            code, out, err = ended(started(mark, tmp_path, *words))
             assert code == 0, err
         finally:
             stop.set()
@@ -184,3 +186,7 @@ def test_a_running_server_gets_proposals_without_load(models: Path, tmp_path: Pa
     texts = [each["text"] for each in model["proposals"]]
     assert "max_queue_delay_microseconds 200000 -> 0" in texts  # a wait for requests that do not come
     assert all(each["after"] < each["before"] for each in model["proposals"])
+    verified = model["verified"]
+    assert (len(verified["before"]), len(verified["after"]), verified["failed"]) == (2, 2, 0)
+    assert min(verified["before"] + verified["after"]) > 0.02  # the model has answered
+    assert is_gone(mark)
