@@ -14,7 +14,7 @@ from trioton.analyze.bench.http_client import CallFailed, HttpClient
 from trioton.analyze.bench.server import ServerFailed
 from trioton.analyze.flags import AnalyzeFlags
 from trioton.analyze.live.observation import Observation, arrivals_of, observe
-from trioton.analyze.live.proposals import Current, Proposal, as_lines, propose
+from trioton.analyze.live.proposals import FULL, Current, Proposal, as_lines, propose
 from trioton.analyze.live.traces import read_traces
 from trioton.analyze.live.verify import Verified, verify
 from trioton.analyze.live.watch import current_of, models_of, watch
@@ -107,7 +107,7 @@ def _lines(found: Sequence[LiveFindings], flags: AnalyzeFlags) -> list[str]:
     for each in found:
         lines.append(_state(each))
         proposed = as_lines(each.model, each.proposals)
-        lines += proposed or [f"{each.model}: nothing is proposed: {_why_not(each, flags)}"]
+        lines += proposed or [f"{each.model}: nothing is proposed: {why_not(each, flags)}"]
         if each.verified is not None:
             lines.append(f"{each.model}: {each.proposals[0].text}: {each.verified}")
     return lines
@@ -122,7 +122,8 @@ def _state(found: LiveFindings) -> str:
     )
 
 
-def _why_not(found: LiveFindings, flags: AnalyzeFlags) -> str:
+def why_not(found: LiveFindings, flags: AnalyzeFlags) -> str:
+    """Why nothing is proposed, in words."""
     if not found.seen.requests:
         return "it had no requests"
     if found.seen.times is None:
@@ -131,7 +132,9 @@ def _why_not(found: LiveFindings, flags: AnalyzeFlags) -> str:
         return "its latency is unknown: no histogram, summary or trace tells of it"
     if flags.latency is not None and found.seen.p99.value <= flags.latency.seconds:
         return f"it keeps {flags.latency}, and would not with fewer instances"
-    return "by the formula no change makes its latency a tenth less"
+    use = found.seen.processor_use
+    full = f", and the machine's processors are in use to {use:.0%}" if use is not None and use > FULL else ""
+    return f"by the formula no change makes its latency a tenth less{full}"
 
 
 def _as_json(found: Sequence[LiveFindings]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from trioton.analyze.search.queueing import Setup, latency
 
 _COUNTS = (1, 2, 3, 4, 6, 8, 12, 16)
 # Of processors: beyond this use they slow each other down.
-_FULL = 0.9
+FULL = 0.9
 _GAIN = 0.9  # a proposal makes latency at least so much less
 _FAR_OFF, _NEAR = 3.0, 1.5
 _FEW_REQUESTS, _ENOUGH_REQUESTS = 100, 1_000
@@ -162,7 +162,7 @@ def _predicted(seen: Observation, changed: Current, current: Current) -> float:
     contention = 1.0
     if seen.processor_use is not None and changed.instances > current.instances:
         wanted = seen.processor_use * changed.instances / current.instances
-        contention = max(1.0, wanted / _FULL)
+        contention = max(1.0, wanted / FULL)
     batch = max(1, changed.max_batch) if changed.has_batcher else 1
     setup = Setup(
         seen.times,
