@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from repository.fingerprint import Fingerprint
@@ -33,15 +34,12 @@ def content_sample(directory: ModelDirectory, files: Fingerprint) -> bytes:
 
 def _sample(path: Path, size: int) -> bytes:
     digest = hashlib.blake2b(digest_size=32)
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would keep its reader waiting
-            return b""
-        with path.open("rb") as file:
-            for start in _starts(size):
-                file.seek(start)
-                digest.update(file.read(_PART_BYTES))
-    except OSError:
-        pass
+    with suppress(OSError):
+        if stat.S_ISREG(path.stat().st_mode):  # a pipe would keep its reader waiting
+            with path.open("rb") as file:
+                for start in _starts(size):
+                    file.seek(start)
+                    digest.update(file.read(_PART_BYTES))
     return digest.digest()
 
 
