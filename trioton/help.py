@@ -22,8 +22,8 @@ usage: trioton <command> [flags]; trioton [flags] is trioton serve [flags]
   fleet REPOSITORY …         serve by several servers behind one address
   batch INPUT OUTPUT         run a model over files of rows, without a server
   doctor …, config MODEL_DIR say what is wrong; print a configuration, completed
-  repo add …, perf …         put a model into a repository; measure it by load
-  convert SOURCE REPOSITORY  convert a model, proven equal, the fastest way
+  repo add …, convert …      put a model into a repository; in other formats
+  perf …, perf-analyzer …, analyze …  put load on a model; tune its settings
   help [COMMAND], version    this, or a command's help; version and commit
 
 What serve needs first:

@@ -133,8 +133,8 @@ def test_flags_of_tritons_that_have_no_effect_are_taken_and_told() -> None:
         (["--model-repsitory=/a"], 'Bad option: "--model-repsitory". Did you mean --model-repository?'),
         (
             ["sreve"],
-            "Unexpected argument: sreve; the commands are serve, run, openai-frontend, demo, batch, fleet, doctor, "
-            "config, repo, convert, perf and version",
+            "Unexpected argument: sreve; the commands are serve, run, openai-frontend, demo, batch, fleet, analyze, "
+            "doctor, config, repo, convert, perf, perf-analyzer and version",
         ),
         (
             ["--model-repository=/a", "--load-model=x"],
