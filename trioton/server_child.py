@@ -11,19 +11,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import IO
 
 import trio
 
 from trioton.bound import bound_command
-
-_ROOT = Path(__file__).parent.parent
-
-
-def module_path() -> str:
-    """The PYTHONPATH by which a child process finds this very package, wherever it runs."""
-    return os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+from trioton.module_path import module_path
 
 
 def start_server(words: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:

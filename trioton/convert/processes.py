@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trioton.module_path import module_path
+
 ARGUMENTS, LOG, SCRIPT, RESULT = "arguments.json", "log.txt", "run.sh", "result.json"
 # Given to the process: it ends when its standard input does.
 OWNED = "--owned"
-_ROOT = Path(__file__).parent.parent.parent
 _PROGRAMS = "trioton.convert.programs"
 # Of the log, in an error.
 _LAST_LINES = 3
@@ -33,11 +34,6 @@ class Limits:
 
     seconds: float
     memory_bytes: int
-
-
-def _module_path() -> str:
-    """Where the process finds this very package, wherever it runs."""
-    return os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 class Processes:
@@ -65,7 +61,7 @@ class Processes:
         return self._result(folder, title, code)
 
     def _write_script(self, folder: Path, command: list[str]) -> None:
-        export = f"export PYTHONPATH={shlex.quote(_module_path())}"
+        export = f"export PYTHONPATH={shlex.quote(module_path())}"
         script = folder / SCRIPT
         script.write_text(f"#!/bin/sh\ncd {shlex.quote(str(self._work))}\n{export}\nexec {shlex.join(command)}\n")
         script.chmod(0o755)
@@ -79,7 +75,7 @@ class Processes:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self._work,
-                env={**os.environ, "PYTHONPATH": _module_path()},
+                env={**os.environ, "PYTHONPATH": module_path()},
                 start_new_session=True,
             )
             try:

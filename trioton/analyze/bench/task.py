@@ -11,8 +11,8 @@ import msgspec
 import trio
 
 from trioton.analyze.search.service_times import ServiceTimes, service_times
+from trioton.module_path import module_path
 from trioton.perf.data.sources import Sources
-from trioton.server_child import module_path
 
 _PROGRAM = "trioton.analyze.bench.in_process"
 
