@@ -4,6 +4,11 @@
 exceptions. Importing this package needs the framework; the registry does it.
 """
 
-from backends.openvino.backend import OpenVinoBackend
+import sys
+
+# Usage data, which the import of openvino sends by default: without this package it sends none.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+
+from backends.openvino.backend import OpenVinoBackend  # noqa: E402 (after the line above)
 
 __all__ = ["OpenVinoBackend"]

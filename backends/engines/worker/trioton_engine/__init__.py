@@ -1,5 +1,7 @@
 """The engine port, and the loop that drives an engine in its worker; in the worker also known as `trioton.engines`."""
 
+import sys
+
 from .engine import (
     FINISHED,
     Adapter,
@@ -31,3 +33,6 @@ __all__ = [
     "Structure",
     "TokenLogprob",
 ]
+
+# Usage data, which the import of openvino sends by default: without this package it sends none.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
