@@ -25,7 +25,7 @@ BASELINE, ROUND, NEAR, FINAL = "baseline", "round", "near the best", "final"
 GRID = 1.05
 _FIRST_STEP, _LEAST_STEP, _LONGEST_JUMP = 4, 1, 16
 # Parts of the budget.
-_UNTIL_ROUNDS, _UNTIL_NEAR, UNTIL_FINALS = 0.15, 0.45, 0.65
+_UNTIL_ROUNDS, _UNTIL_NEAR, UNTIL_FINALS = 0.15, 0.5, 0.75
 # Of trials for a candidate in a round.
 _TRIALS = 3.5
 _SHORTEST_SECONDS, _LEAST_SECONDS, _LONGEST_SECONDS = 0.2, 1.0, 10.0
