@@ -81,9 +81,11 @@ class QuotaExchange:
                 await trio.sleep(self._interval if self._figures.is_up else max(self._interval, RETRY_SECONDS))
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + END_SECONDS):
-                if self._figures.is_up:
-                    await self.exchange()
-                await self._store.close()
+                with self._failures.noted("background", "what keys used last could not be told to the quota store"):
+                    if self._figures.is_up:
+                        await self.exchange()
+                with self._failures.noted("background", "the quota store could not be closed"):
+                    await self._store.close()
 
     async def exchange(self) -> None:
         """Push what was used, and take over what others have. Where the store is away, that is logged and counted."""

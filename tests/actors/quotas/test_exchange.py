@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Sequence
 
 import pytest
 import trio
@@ -15,7 +16,7 @@ from protocol.failures import CallbackFailures
 from protocol.quotas.accounts import Account, Charge, Ledger, Terms
 from protocol.quotas.meters import Rate
 from protocol.quotas.quota import Quota, Unit
-from protocol.quotas.shared import IDLE_SECONDS, SharedMeters
+from protocol.quotas.shared import IDLE_SECONDS, Push, SharedMeters
 from tests.actors.quotas.levels import Levels
 
 INTERVAL = 0.1
@@ -229,3 +230,29 @@ async def test_a_limit_that_is_changed_or_gone_leaves_the_others_alone(
     charge.end()
     await trio.sleep(2 * INTERVAL)
     assert other.admitted() == 0
+
+
+class Broken(Levels):
+    """A store with a defect, in whatever it is asked."""
+
+    is_closed = False
+
+    async def exchange(self, pushes: Sequence[Push]) -> Sequence[float]:
+        raise KeyError("a defect")
+
+    async def close(self) -> None:
+        self.is_closed = True
+        raise KeyError("a defect")
+
+
+async def test_a_defect_of_the_store_does_not_end_the_server_but_is_noted(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Broken()
+    async with trio.open_nursery() as server:
+        (one,) = await replicas(server, store, 1)
+        assert one.admitted(1) == 1
+        await trio.sleep(3 * INTERVAL)
+        server.cancel_scope.cancel()
+    assert store.is_closed
+    assert "a defect of the server" in caplog.text
