@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trioton.report.figure import COLOURS, RIGHT, WIDTH, Look, figure, text_at
+from trioton.report.figure import COLOURS, RIGHT, WIDTH, Look, figure, text_at, tick_below
 from trioton.report.markup import Markup, element, shortened
 from trioton.report.numbers import coordinate, number
 from trioton.report.place import Place
@@ -90,5 +90,5 @@ def _grid(axis: Axis, scale: Scale, height: int) -> Iterator[Markup]:
     for tick in scale.ticks():
         x = coordinate(scale.place(tick))
         yield element("line", x1=x, x2=x, y1=_TOP, y2=bottom, class_="grid")
-        yield text_at(scale.place(tick), bottom + 16, number(tick), class_="tick", text_anchor="middle")
+        yield tick_below(scale.place(tick), bottom + 16, number(tick))
     yield text_at((_NAMES + WIDTH - RIGHT) / 2, height - 8, axis.title, class_="axis", text_anchor="middle")

@@ -18,6 +18,8 @@ MOST_SERIES = 12
 COLOURS = 6
 DASHES = (None, "7 4")
 _MOST_LEGEND_CHARACTERS = 60
+# Of a tick's label, in the widest of the fonts that a reader may have.
+_CHARACTER_WIDTH = 9.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +70,21 @@ def text_at(x: float, y: float, text: str, **attributes: object) -> Markup:
     return element("text", text, x=coordinate(x), y=coordinate(y), **attributes)
 
 
+def tick_below(x: float, y: float, text: str) -> Markup:
+    """The label of a tick of a horizontal axis: centred, but where it could reach beyond the drawing."""
+    half = len(text) * _CHARACTER_WIDTH / 2
+    if x + half > WIDTH:
+        return text_at(WIDTH, y, text, class_="tick", text_anchor="end")
+    return text_at(x, y, text, class_="tick", text_anchor="middle")
+
+
 def horizontal_axis(axis: Axis, scale: Scale) -> Markup:
     bottom = HEIGHT - BOTTOM
     parts = []
     for tick in scale.ticks():
         x = scale.place(tick)
         parts.append(element("line", x1=coordinate(x), x2=coordinate(x), y1=TOP, y2=bottom, class_="grid"))
-        parts.append(text_at(x, bottom + 18, number(tick), class_="tick", text_anchor="middle"))
+        parts.append(tick_below(x, bottom + 18, number(tick)))
     title = text_at((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, axis.title, class_="axis", text_anchor="middle")
     return Markup("".join((*parts, title)))
 
