@@ -13,12 +13,12 @@ import trio
 
 from actors.lifecycle.dependencies import EnsembleDependencies
 from actors.lifecycle.download import release
+from actors.lifecycle.freed_memory import FreedMemory
 from actors.lifecycle.loader import ModelLoader, with_reason
 from actors.lifecycle.residence import Residence
 from actors.lifecycle.table import UNLOADED, ModelEntry, ModelState, ModelTable, VersionEntry
 from actors.model.backoff import RestartBackoff
 from actors.model.servable import Servable
-from backends.free_memory import return_free_memory
 from protocol.core import LoadParameters
 from protocol.errors import Internal, InvalidArgument, NotFound, ServerError, Unsupported, text_of
 from protocol.failures import CallbackFailures
@@ -78,7 +78,7 @@ class ModelLifeCycle:
         self._lingering: set[VersionEntry] = set()
         self._retries = retries
         self._residence = residence
-        self._is_ending = False
+        self._freed_memory = FreedMemory(models, self._failures)
 
     async def replace(
         self,
@@ -303,8 +303,7 @@ class ModelLifeCycle:
         entry = self._table.entry(name)
         if self._residence is not None and not entry.ready_versions:
             self._residence.note_gone(entry)
-        if not self._is_ending:  # then it goes with the process, or in the next collection
-            await trio.to_thread.run_sync(return_free_memory, abandon_on_cancel=True)
+        self._freed_memory.note_unloaded()
 
     def _let_sequences_end(self, replaced: Iterable[VersionEntry], new: Mapping[int, VersionEntry]) -> None:
         """Keep a version for its open sequences, whose requests arrive at the version that replaced it."""
@@ -331,7 +330,7 @@ class ModelLifeCycle:
 
     async def retire_all(self) -> None:
         """Drain everything at the end of the server, each ensemble before the models that its requests still need."""
-        self._is_ending = True
+        self._freed_memory.close()
         for version in self._lingering:
             if version.model is not None:
                 version.model.drain()

@@ -347,7 +347,7 @@ async def test_memory_is_given_back_when_a_model_goes_and_not_at_the_end(
         assert next(count) == 1
         token.run_sync_soon(given_back.set)
 
-    monkeypatch.setattr("actors.lifecycle.versions.return_free_memory", note)
+    monkeypatch.setattr("actors.lifecycle.freed_memory.return_free_memory", note)
     for name in "ab":
         add_model(tmp_path, name)
     async with running(tmp_path, mode=ControlMode.EXPLICIT, load=["*"]) as core:
