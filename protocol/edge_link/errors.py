@@ -1,0 +1,9 @@
+"""Errors of the link itself."""
+
+from __future__ import annotations
+
+from protocol.errors import Unsupported
+
+
+class NotLinked(Unsupported):
+    """The link does not carry this; the edge process has the core's own edges answer the call."""

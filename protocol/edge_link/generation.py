@@ -1,0 +1,52 @@
+"""Generation: a counter in shared memory that moves whenever what edges have kept of the core's models may be wrong.
+
+One per core, which counts; each edge process maps it, and compares before it answers from what it keeps.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+
+_COUNT = struct.Struct("=Q")
+_SIZE = mmap.PAGESIZE
+
+
+class Generation:
+    """The core's side. Owned by who owns the core; closed by it, when no link is left."""
+
+    def __init__(self) -> None:
+        self.descriptor = os.memfd_create("trioton-generation", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(self.descriptor, _SIZE)
+            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            self._map = mmap.mmap(self.descriptor, _SIZE)
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+        self._count = 0
+
+    def bump(self) -> None:
+        """What was kept before is asked for again. Takes no time that counts."""
+        self._count += 1
+        _COUNT.pack_into(self._map, 0, self._count)
+
+    def close(self) -> None:
+        self._map.close()
+        os.close(self.descriptor)
+
+
+class SeenGeneration:
+    """An edge's view of it. The descriptor is the caller's, and may be closed afterwards."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._map = mmap.mmap(descriptor, _SIZE, prot=mmap.PROT_READ)
+
+    def count(self) -> int:
+        found: int = _COUNT.unpack_from(self._map)[0]
+        return found
+
+    def close(self) -> None:
+        self._map.close()
