@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from actors.console.console import LiveConsole
 from actors.core.server_core import ControlMode, ServerCore
-from actors.jobs.runner import RunnerFigures
+from actors.jobs.figures import RunnerFigures
 from protocol.failures import CallbackFailures
 from protocol.log.failure_log import FailureLog
 from trioton.log.server_log import PACKAGES

@@ -19,6 +19,7 @@ from actors.jobs.data.allowed import AllowedPlaces
 from actors.jobs.data.files import JobFiles
 from actors.jobs.inference import InferenceExecutor
 from actors.jobs.jobs import ServerJobs
+from actors.jobs.pace import Pace
 from actors.jobs.registry import make_store
 from actors.jobs.transfer import Decode, RowParts
 from protocol.access.keys_file import KeysFile
@@ -60,7 +61,8 @@ async def start_jobs(
         return StartedJobs()
     store = await trio.to_thread.run_sync(make_store, settings.jobs_store, settings.job_limits())
     account = partial(_account, keys)
-    background = BackgroundRequests(core, failures)
+    pace = Pace()
+    background = BackgroundRequests(core, failures, pace)
     files: BatchStore | None = store if isinstance(store, BatchStore) else None
     executor = InferenceExecutor(core, account, background)
     lines = None if files is None else line_executor(settings, core, services, files, account, executor)
@@ -72,6 +74,7 @@ async def start_jobs(
         most_in_flight=settings.jobs_max_in_flight,
         webhooks=await make_webhooks(settings, keys, store, failures),
         failures=failures,
+        pace=pace,
         executors={} if lines is None else {BATCH_KIND: lines},
         rows=RowParts(
             JobFiles(AllowedPlaces(settings.job_places()), os.environ, result_line),

@@ -30,8 +30,8 @@ from actors.cache.registry import UnusableCache
 from actors.cache.response_cache import ResponseCache
 from actors.capture.capture import CannotCapture
 from actors.core.server_core import ServerCore
+from actors.jobs.figures import RunnerFigures
 from actors.jobs.jobs import ServerJobs
-from actors.jobs.runner import RunnerFigures
 from actors.metrics.custom import CustomMetrics
 from actors.metrics.exemplars import Exemplars
 from actors.metrics.gen_ai import GenAiMetrics

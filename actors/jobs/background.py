@@ -1,7 +1,8 @@
 """Background requests: those of jobs, which join the batches of live requests, and run alone where there are none.
 
-Flow: executor → [background requests] → core. `joining` says how many go when; a live request that comes takes them
-along in the same moment, before its batch is put together. Started by `trioton.job_service`, in the server's nursery.
+Flow: executor → [background requests] → core. `joining` says how many of a model go when, and `pace` how many the
+server has time for; a live request that comes takes them along in the same moment, before its batch is put together.
+Started by `trioton.job_service`, in the server's nursery.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Protocol
 import trio
 
 from actors.jobs.joining import Joining
+from actors.jobs.pace import Pace
 from actors.mail.reply_slot import ReplySlot
 from protocol.core import ReplyChannel, Submitted
 from protocol.errors import ServerError
@@ -43,11 +45,13 @@ class BackgroundCore(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A request that has not been submitted, or has. `slot` gets its reply."""
+    """A request that has not been submitted, or has. `slot` gets its reply. `round` is how many went with live requests
+    when the first of them did, and when."""
 
     request: InferenceRequest
     slot: ReplySlot
     submission: Submitted | None = None
+    round: tuple[int, float] | None = None
 
 
 @dataclass(slots=True)
@@ -66,9 +70,10 @@ class _Lane:
 class BackgroundRequests:
     """Of one core. A request that waits holds nobody up, and is in no queue of its model."""
 
-    def __init__(self, core: BackgroundCore, failures: CallbackFailures) -> None:
+    def __init__(self, core: BackgroundCore, failures: CallbackFailures, pace: Pace | None = None) -> None:
         self._core = core
         self._failures = failures
+        self._pace = pace or Pace()
         self._lanes: dict[str, _Lane] = {}
         self._is_starting = False
         self._changed = trio.Event()
@@ -103,6 +108,9 @@ class BackgroundRequests:
             reply = await entry.slot.receive()
             assert entry.submission is not None  # who else would have answered
             entry.submission.end()
+            if entry.round is not None:
+                count, began = entry.round
+                lane.joining.riding.ended(count, trio.current_time() - began)
         except BaseException:
             if entry.submission is not None:
                 entry.submission.give_up()
@@ -119,14 +127,21 @@ class BackgroundRequests:
 
     def _join(self, name: str) -> None:
         """Live requests of this model are about to start: others go with them."""
+        if self._is_starting:
+            return
+        now = trio.current_time()
+        self._pace.note_live(now)
         lane = self._lanes.get(name)
-        if lane is None or self._is_starting:
+        if lane is None:
             return
         with self._failures.noted("job", f"requests of jobs could not join those of model '{name}'"):
-            now = trio.current_time()
             lane.joining.note_live(now)
-            if lane.waiting:
-                self._submit(lane, lane.joining.beside(self._core.load_of(name), now), now)
+            if not lane.waiting:
+                return
+            first = lane.waiting[0]
+            count = self._submit(lane, lane.joining.beside(self._core.load_of(name)), now)
+            if count:
+                first.round = count, now
 
     def _look(self, name: str, lane: _Lane) -> None:
         """Start what may run now, since there are no live requests."""
@@ -134,19 +149,22 @@ class BackgroundRequests:
             return
         with self._failures.noted("job", f"requests of jobs to model '{name}' could not be started"):
             now = trio.current_time()
-            count = lane.joining.alone(self._core.load_of(name), lane.running, now)
-            if not count:
+            if not self._submit(lane, lane.joining.alone(self._core.load_of(name), lane.running, now), now):
                 return
-            self._submit(lane, count, now)
             self._is_starting = True
             try:
                 self._core.flush()
             finally:
                 self._is_starting = False
 
-    def _submit(self, lane: _Lane, count: int, now: float) -> None:
-        for _ in range(min(count, len(lane.waiting))):
+    def _submit(self, lane: _Lane, most: int, now: float) -> int:
+        """Returns how many were submitted."""
+        count, overdue = 0, lane.joining.overdue(now)
+        while lane.waiting and (count < overdue or (count < most and self._pace.may_go(now))):
             entry = lane.waiting.popleft()
             lane.running += 1
+            count += 1
             lane.joining.started(now)
+            self._pace.gone(sum(tensor.byte_size for tensor in entry.request.inputs))
             entry.submission = self._core.submit(entry.request, entry.slot, later=True)
+        return count

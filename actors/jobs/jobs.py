@@ -12,9 +12,11 @@ from dataclasses import replace
 
 import trio
 
+from actors.jobs.figures import RunnerFigures
 from actors.jobs.followers import Followers, JobFollower
 from actors.jobs.links import Links
-from actors.jobs.runner import JobRunner, RunnerFigures
+from actors.jobs.pace import Pace
+from actors.jobs.runner import JobRunner
 from actors.jobs.sharing import Sharing
 from actors.jobs.transfer import RowParts
 from actors.jobs.transfers import Transfers
@@ -46,8 +48,9 @@ class ServerJobs:
         rows: RowParts | None = None,
         now: Callable[[], float] = time.time,
         executors: Mapping[str, JobExecutor] = {},
+        pace: Pace | None = None,
     ) -> None:
-        """`executors` run the items of jobs of other kinds."""
+        """`executors` run the items of jobs of other kinds. `pace` is told of live requests by others."""
         self.max_seconds = max_seconds
         self.keep_seconds = keep_seconds
         self.now = now
@@ -62,6 +65,7 @@ class ServerJobs:
             now,
             most_in_flight=most_in_flight,
             executors=executors,
+            pace=pace,
         )
         self._transfers = Transfers(store, rows, self._followers, failures, self._runner.rows_added, now)
         self._sharing: Sharing | None = None

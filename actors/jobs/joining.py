@@ -1,20 +1,20 @@
 """Joining: how many requests of jobs go to a model with its live requests, and how many without any. Pure.
 
-1. A batch of live requests takes along as many as it has room for, and as fill the instances that are idle.
+1. A batch of live requests takes along as many as it has room for, and as fill the instances that are idle, as far as
+   that costs the live ones little (`riding`) and the server has time for them (`pace`).
 2. Without live requests for a while a model has what it runs at the same time. A live request that comes then waits for
    that: so the while is some times what lies between live requests. After a second without any, as many again are in
    its queue, so that it never waits.
-3. One goes in any case when none has gone for a second: live requests without a pause keep jobs waiting, not for ever.
+3. One or two go in any case when none has gone for a second: live requests without a pause keep jobs waiting, not for
+   ever.
 """
 
 from __future__ import annotations
 
+from actors.jobs.pace import MOST_QUIET_SECONDS, quiet_seconds
+from actors.jobs.riding import Riding
 from protocol.jobs.execution import ModelLoad
 
-# The while without live requests: so many times their mean distance, within bounds.
-QUIET_DISTANCES = 4.0
-LEAST_QUIET_SECONDS = 0.01
-MOST_QUIET_SECONDS = 0.1
 SILENCE_SECONDS = 1.0
 # Of the newest distance in their mean.
 _WEIGHT = 0.2
@@ -27,14 +27,16 @@ class Joining:
 
     Attributes:
         last_start: when one has gone to the model last, or before the first when this was made.
+        riding: is told how long live requests took that had others with them.
     """
 
-    __slots__ = ("_distance", "_last_came", "_last_seen", "last_start")
+    __slots__ = ("_distance", "_last_came", "_last_seen", "last_start", "riding")
 
     def __init__(self, now: float) -> None:
         self._last_came = self._last_seen = now
         self._distance = 0.0
         self.last_start = now
+        self.riding = Riding()
 
     def note_live(self, now: float) -> None:
         """Live requests have come."""
@@ -46,9 +48,9 @@ class Joining:
         """One has gone to the model."""
         self.last_start = now
 
-    def beside(self, load: ModelLoad, now: float) -> int:
-        """How many go with live requests that are about to start, which `load` has already."""
-        return max(load.capacity - load.in_flight, self._overdue(now))
+    def beside(self, load: ModelLoad) -> int:
+        """How many may go with live requests that are about to start, which `load` has already."""
+        return max(min(load.capacity - load.in_flight, self.riding.most()), 0)
 
     def alone(self, load: ModelLoad, running: int, now: float) -> int:
         """How many go without live requests, where so many run; none while there are any."""
@@ -59,10 +61,11 @@ class Joining:
             self._last_seen = now
             return 0
         silence = now - self._last_seen
-        if silence < min(max(QUIET_DISTANCES * self._distance, LEAST_QUIET_SECONDS), MOST_QUIET_SECONDS):
-            return self._overdue(now)
+        if silence < quiet_seconds(self._distance):
+            return 0
         wanted = load.capacity if silence < SILENCE_SECONDS else 2 * load.capacity
         return max(wanted - running, 0)
 
-    def _overdue(self, now: float) -> int:
-        return int(now - self.last_start >= MOST_WAIT_SECONDS)
+    def overdue(self, now: float) -> int:
+        """How many go in any case."""
+        return self.riding.most_at_last() if now - self.last_start >= MOST_WAIT_SECONDS else 0

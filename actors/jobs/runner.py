@@ -2,8 +2,8 @@
 
 Flow: edge → jobs → store → [runner] → executor → core … → [runner] → store. Started and owned by `actors.jobs.jobs`.
 It claims a few items more than run, so that the store is never waited for. Each item that runs has a task, whose end is
-an outcome in the store: that is all that is known of it if the server ends. What cannot be stored, since the disk is
-full, is held and tried again.
+an outcome in the store (`outcomes`): that is all that is known of it if the server ends. Beside live requests (`pace`)
+items begin one by one.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import trio
 
 from actors.jobs.feed import Lane, retry_seconds
-from actors.jobs.figures import WebhookFigures
+from actors.jobs.figures import RunnerFigures
 from actors.jobs.followers import Followers
+from actors.jobs.outcomes import Outcomes
+from actors.jobs.pace import Pace
 from protocol.errors import InsufficientStorage, Internal, ServerError, Unavailable, text_of
 from protocol.failures import CallbackFailures
 from protocol.jobs.execution import FailedItem, JobExecutor
 from protocol.jobs.job import ItemError
 from protocol.jobs.states import JobState
-from protocol.jobs.store import Claim, JobStore, Outcome, StoreFigures
+from protocol.jobs.store import Claim, JobStore, Outcome
 from protocol.messages import InferenceResponse
 
 logger = logging.getLogger(__name__)
@@ -50,17 +53,6 @@ class _Running:
     end: JobState = JobState.EXPIRED
 
 
-@dataclass(slots=True)
-class RunnerFigures:
-    """What was counted since the start: items by how they ended, and attempts that were for nothing. `store` is how it
-    was when it was last looked at; `webhooks` is there where the server sends any."""
-
-    items: dict[JobState, int] = field(default_factory=dict)
-    retries: int = 0
-    store: StoreFigures | None = None
-    webhooks: WebhookFigures | None = None
-
-
 class JobRunner:
     """Of one server. Cancelled, what runs stays claimed, and the next start queues it again."""
 
@@ -74,9 +66,11 @@ class JobRunner:
         *,
         most_in_flight: int,
         executors: Mapping[str, JobExecutor] = {},
+        pace: Pace | None = None,
     ) -> None:
         """`executors` run the items of jobs of other kinds."""
         self.figures = RunnerFigures()
+        self._pace = pace or Pace()
         self._store = store
         self._executor = executor
         self._executors = executors
@@ -97,6 +91,7 @@ class JobRunner:
         self._is_stopped = False
         self._next_tick = 0.0
         self._is_failing = False
+        self._outcomes = Outcomes(store, followers, self.figures, failures, self._note_failure, self._pace, now)
 
     def wake(self) -> None:
         """There may be something to claim."""
@@ -132,23 +127,26 @@ class JobRunner:
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
-            while not self._is_stopped:
-                self._wake = trio.Event()
-                pause = TICK_SECONDS
-                with self._failures.noted("job", "the runner of jobs failed, and goes on"):
-                    await self._tick()
-                    await self._claim()
-                    self._start(nursery)
-                    pause = self._pause()
-                with trio.move_on_after(pause):
-                    await self._wake.wait()
-            await self._leave(nursery)
+            nursery.start_soon(self._outcomes.run)
+            async with trio.open_nursery() as items:
+                while not self._is_stopped:
+                    self._wake = trio.Event()
+                    pause = TICK_SECONDS
+                    with self._failures.noted("job", "the runner of jobs failed, and goes on"):
+                        await self._tick()
+                        await self._claim()
+                        await self._start(items)
+                        pause = self._pause()
+                    with trio.move_on_after(pause):
+                        await self._wake.wait()
+                nursery.cancel_scope.deadline = trio.current_time() + LEAVE_SECONDS + STORE_SECONDS
+                await self._leave()
+            self._outcomes.close()
 
-    async def _leave(self, nursery: trio.Nursery) -> None:
-        nursery.cancel_scope.deadline = trio.current_time() + LEAVE_SECONDS + STORE_SECONDS
+    async def _leave(self) -> None:
         held, self._held = self._held, deque()
         for outcome in (*self._ending, *map(_given_back, held)):
-            nursery.start_soon(self._finish, outcome)
+            self._outcomes.add(outcome)
         with trio.move_on_after(LEAVE_SECONDS):
             while self._running:
                 self._wake = trio.Event()
@@ -199,17 +197,25 @@ class JobRunner:
             return 0
         return 2 * lane.wanted(self._executor.load_of(model)) - lane.in_flight
 
-    def _start(self, nursery: trio.Nursery) -> None:
+    async def _start(self, items: trio.Nursery) -> None:
         """Run of what is held what there is room for."""
         ending, self._ending = self._ending, []
         for outcome in ending:
-            nursery.start_soon(self._finish, outcome)
+            self._outcomes.add(outcome)
+        for running in self._chosen():
+            items.start_soon(self._run, running)
+            if self._pace.is_live(trio.current_time()):
+                await trio.lowlevel.checkpoint()  # each may take as long as a live request should wait
+
+    def _chosen(self) -> list[_Running]:
+        """Of what is held, what there is room for: it runs from now on."""
+        now = self._now()
+        chosen: list[_Running] = []
         left: deque[Claim] = deque()
         rooms: dict[tuple[str, str], int] = {}
-        now = self._now()
         for claim in self._held:
             if claim.deadline <= now:
-                nursery.start_soon(self._finish, _outcome(claim, JobState.EXPIRED))
+                self._outcomes.add(_outcome(claim, JobState.EXPIRED))
                 continue
             lane = self._lane(claim.model)
             place = claim.model, claim.kind
@@ -221,12 +227,12 @@ class JobRunner:
                 lane.in_flight += 1
                 self._bytes += claim.byte_size
                 deadline = trio.current_time() + max(claim.deadline - now, 0.0)
-                running = _Running(claim, trio.CancelScope(deadline=deadline))
-                self._running.add(running)
-                nursery.start_soon(self._run, running)
+                chosen.append(_Running(claim, trio.CancelScope(deadline=deadline)))
             else:
                 left.append(claim)
         self._held = left
+        self._running.update(chosen)
+        return chosen
 
     def _executor_of(self, claim: Claim) -> JobExecutor:
         return self._executors.get(claim.kind, self._executor)
@@ -249,30 +255,28 @@ class JobRunner:
 
     async def _run(self, running: _Running) -> None:
         claim = running.claim
-        lane = self._lanes[claim.model]
         outcome = None
-        try:
-            with running.scope:
-                outcome = await self._outcome(claim)
-            if outcome is None:
-                is_given_back = running.end is JobState.QUEUED
-                outcome = _given_back(claim) if is_given_back else _outcome(claim, running.end)
-            with self._failures.noted("job", f"a request of job '{claim.job_id}' could not be ended"):
-                await self._finish(outcome)
-        finally:
-            self._running.remove(running)
-            self._bytes -= claim.byte_size
-            is_retry = outcome is not None and outcome.state is JobState.QUEUED and outcome.is_counted
-            lane.ended(was_available=not is_retry, now=self._now())
-            self.wake()
+        with running.scope:
+            outcome = await self._outcome(claim)
+        if outcome is None:
+            is_given_back = running.end is JobState.QUEUED
+            outcome = _given_back(claim) if is_given_back else _outcome(claim, running.end)
+        is_retry = outcome.state is JobState.QUEUED and outcome.is_counted
+        self._outcomes.add(outcome, partial(self._stored, running, was_available=not is_retry))
+
+    def _stored(self, running: _Running, *, was_available: bool) -> None:
+        self._running.remove(running)
+        self._bytes -= running.claim.byte_size
+        self._lanes[running.claim.model].ended(was_available=was_available, now=self._now())
+        self.wake()
 
     async def _outcome(self, claim: Claim) -> Outcome:
-        def partial(response: InferenceResponse) -> None:
+        def tell(response: InferenceResponse) -> None:
             self._followers.tell_partial(claim.job_id, claim.index, response)
 
         try:
             request = await self._store.request(claim)
-            result = await self._executor_of(claim).run(claim.owner, request, partial)
+            result = await self._executor_of(claim).run(claim.owner, request, tell)
         except Unavailable as error:
             if self._is_stopped:
                 return _given_back(claim)
@@ -286,25 +290,6 @@ class JobRunner:
             self._failures.note("job", error, f"a request of job '{claim.job_id}' failed")
             return _outcome(claim, JobState.FAILED, Internal(f"internal error: {text_of(error)}"))
         return Outcome(claim.job_id, claim.index, claim.claim, JobState.SUCCEEDED, result)
-
-    async def _finish(self, outcome: Outcome) -> None:
-        """Store an outcome, however long that takes. Cancelled, it is lost, and the item run again."""
-        failures = 0
-        while True:
-            try:
-                job = await self._store.finish(outcome, self._now())
-                break
-            except ServerError as error:
-                self._note_failure(error)
-                await trio.sleep(min(retry_seconds(failures), 5.0))
-                failures += 1
-        if job is None:
-            return
-        if outcome.state is JobState.QUEUED:
-            self.figures.retries += outcome.is_counted
-        else:
-            self.figures.items[outcome.state] = self.figures.items.get(outcome.state, 0) + 1
-        self._followers.tell(outcome.job_id)
 
     def _note_failure(self, error: ServerError) -> None:
         """Once, until the store works again."""

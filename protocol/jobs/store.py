@@ -233,8 +233,9 @@ class JobStore(Protocol):
         """The request of a claimed item. Raises Internal where it cannot be read."""
         ...
 
-    async def finish(self, outcome: Outcome, now: float) -> Job | None:
-        """Store an outcome. Returns the job as it is then; None where the claim is not the current one."""
+    async def finish(self, outcomes: Sequence[Outcome], now: float) -> Sequence[Job | None]:
+        """Store outcomes of different items. Returns the job of each as it is then; None where the claim is not the
+        current one. Where it raises, some of them may be stored: it is called again for each of them."""
         ...
 
     async def cancel(self, owner: str, job_id: str, now: float) -> Job | None:

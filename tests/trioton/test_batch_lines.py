@@ -44,7 +44,7 @@ parameters { key: "openai_embedding_output" value: { string_value: "OUT" } }
 class Vectors(FakeBackend):
     """Embeds each text as [1, 0], in batches of 5 ms; keeps who was in each, and the priorities."""
 
-    seconds = 0.005
+    seconds = 0.05
 
     async def execute(self, requests: Sequence[InferenceRequest]) -> BatchResult:
         type(self).batches.append([f"{request.id.partition('-')[0]} {request.priority}" for request in requests])
@@ -96,18 +96,19 @@ async def test_they_join_the_batches_of_live_requests_at_the_lowest_priority(
     async with served(tmp_path) as it, trio.open_nursery() as nursery:
         nursery.start_soon(it.live)
         await wait_all_tasks_blocked()
-        for _ in range(30):
+        for _ in range(40):
             nursery.start_soon(it.line)
         await wait_all_tasks_blocked()
-        await trio.sleep(0.006)  # the live one is answered
-        for _ in range(4):
+        await trio.sleep(0.06)  # the live one is answered
+        for _ in range(6):
             await it.live()
             await trio.sleep(0.0003)
         assert it.batches[0] == ["live 0"]
-        assert it.batches[1:5] == [["live 0", *["embd 3"] * 7]] * 4
+        # What one and two cost is looked at first.
+        assert it.batches[1:7] == [["live 0", *["embd 3"] * count] for count in (1, 2, 7, 7, 7, 7)]
         await trio.sleep(1)
-        assert len(it.answers) == 30
-        assert sum(map(len, it.batches)) == 30 + 5
+        assert len(it.answers) == 40
+        assert sum(map(len, it.batches)) == 40 + 7
         assert {answer["status_code"] for answer in it.answers} == {200}
 
 
@@ -117,7 +118,7 @@ async def test_without_live_requests_they_fill_the_batches(tmp_path: Path, autoj
         await trio.sleep(0.9)
         for _ in range(72):
             nursery.start_soon(it.line)
-        await trio.sleep(0.2)
+        await trio.sleep(0.6)
         assert [len(batch) for batch in it.batches] == [1, *[8] * 9]
 
 

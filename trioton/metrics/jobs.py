@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from actors.jobs.figures import WebhookFigures
-from actors.jobs.runner import RunnerFigures
+from actors.jobs.figures import RunnerFigures, WebhookFigures
 from protocol.jobs.states import ITEM_STATES, JobState
 from protocol.jobs.store import StoreFigures
 from trioton.metrics.families import Family, Sample, Series, gauge

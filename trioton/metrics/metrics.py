@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from actors.capture.capture import Capture
-from actors.jobs.runner import RunnerFigures
+from actors.jobs.figures import RunnerFigures
 from actors.lifecycle.residence import ResidenceSnapshot
 from actors.lifecycle.snapshots import LoadSnapshot
 from actors.metrics.custom import FamilyValues

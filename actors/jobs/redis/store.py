@@ -167,7 +167,7 @@ class RedisStore(RedisBatches):
         rows = await self._call("running")
         known = {(codec.text(job_id), int(index), int(claim)) for job_id, index, claim in rows}
         for job_id, index, claim in known - self._claimed:
-            await self.finish(Outcome(job_id, index, claim, JobState.QUEUED, is_counted=False), now)
+            await self._finish(Outcome(job_id, index, claim, JobState.QUEUED, is_counted=False), now)
         self._is_unsure = False
 
     async def request(self, claim: Claim) -> Buffer:
@@ -178,9 +178,27 @@ class RedisStore(RedisBatches):
             raise Internal("the request is not in the job store any more")
         return found
 
-    async def finish(self, outcome: Outcome, now: float) -> Job | None:
-        check_item_move(JobState.RUNNING, outcome.state)
+    async def finish(self, outcomes: Sequence[Outcome], now: float) -> Sequence[Job | None]:
         self._now = now
+        jobs: list[Job | None] = [None] * len(outcomes)
+        errors: list[ServerError] = []
+
+        async def finish(place: int, outcome: Outcome) -> None:
+            try:
+                jobs[place] = await self._finish(outcome, now)
+            except ServerError as error:
+                errors.append(error)
+
+        async with trio.open_nursery() as nursery:  # the thread makes one exchange of what comes together
+            for place, outcome in enumerate(outcomes):
+                nursery.start_soon(finish, place, outcome)
+        if errors:
+            raise errors[0]
+        return jobs
+
+    async def _finish(self, outcome: Outcome, now: float) -> Job | None:
+        """Raises ServerError."""
+        check_item_move(JobState.RUNNING, outcome.state)
         result = b"".join(outcome.result)
         if len(result) > LARGEST:
             text = f"the result has {len(result)} bytes, and a job store in Redis keeps at most {LARGEST} of each"

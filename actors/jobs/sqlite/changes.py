@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -198,19 +199,46 @@ def _claim(db: sqlite3.Connection, which: str, values: tuple[str | int, ...], li
     ]
 
 
-def finish(db: sqlite3.Connection, outcome: Outcome, result: Kept, now: float) -> tuple[Job | None, Files]:
-    """The result and the end of an item in one go. One whose claim is not the current one changes nothing."""
-    row = db.execute(
-        "SELECT items.number, items.job, jobs.state FROM items JOIN jobs ON jobs.number = items.job "
-        f"WHERE jobs.id = ? AND place = ? AND claim = ? AND items.state = '{RUNNING}'",
-        (outcome.job_id, outcome.index, outcome.claim),
-    ).fetchone()
-    if row is None:
-        return None, [] if result.file is None else [result.file]
-    item, number, job_state = row
-    new = outcome.state
-    if new is QUEUED and job_state == JobState.CANCELLING:
-        new = JobState.CANCELLED
+def finish(
+    db: sqlite3.Connection, outcomes: Sequence[Outcome], results: Sequence[Kept], now: float
+) -> tuple[list[Job | None], Files]:
+    """The results and the ends of items in one go; each's job as it is then. One whose claim is not the current one
+    changes nothing: None, and its result's file may go."""
+    dropped: Files = []
+    numbers: list[int | None] = []
+    moved: Counter[tuple[int, JobState]] = Counter()
+    sizes: Counter[int] = Counter()
+    for outcome, result in zip(outcomes, results, strict=True):
+        row = db.execute(
+            "SELECT items.number, items.job, jobs.state FROM items JOIN jobs ON jobs.number = items.job "
+            f"WHERE jobs.id = ? AND place = ? AND claim = ? AND items.state = '{RUNNING}'",
+            (outcome.job_id, outcome.index, outcome.claim),
+        ).fetchone()
+        if row is None:
+            dropped += [] if result.file is None else [result.file]
+            numbers.append(None)
+            continue
+        item, number, job_state = row
+        new = outcome.state
+        if new is QUEUED and job_state == JobState.CANCELLING:
+            new = JobState.CANCELLED
+        _end_item(db, item, new, outcome, result, now)
+        if outcome.error is not None:
+            text = outcome.error.kind, outcome.error.message
+            db.execute("UPDATE jobs SET error_kind = ?, error = ? WHERE number = ?", (*text, number))
+        numbers.append(number)
+        moved[number, new] += 1
+        sizes[number] += result.size
+    for (number, new), count in moved.items():
+        count_items(db, number, RUNNING, new, count)
+    for number, size in sizes.items():
+        if size:
+            count_bytes(db, number, size)
+    jobs = {number: end_if_done(db, number, now) for number in sizes}
+    return [None if number is None else jobs[number] for number in numbers], dropped
+
+
+def _end_item(db: sqlite3.Connection, item: int, new: JobState, outcome: Outcome, result: Kept, now: float) -> None:
     check_item_move(RUNNING, new)
     kind, text = (None, None) if outcome.error is None else (outcome.error.kind, outcome.error.message)
     db.execute(
@@ -228,12 +256,6 @@ def finish(db: sqlite3.Connection, outcome: Outcome, result: Kept, now: float) -
             item,
         ),
     )
-    count_items(db, number, RUNNING, new, 1)
-    if result.size:
-        count_bytes(db, number, result.size)
-    if kind is not None:
-        db.execute("UPDATE jobs SET error_kind = ?, error = ? WHERE number = ?", (kind, text, number))
-    return end_if_done(db, number, now), []
 
 
 def cancel(db: sqlite3.Connection, owner: str, job_id: str, now: float) -> Job | None:

@@ -37,6 +37,8 @@ from protocol.messages import Buffer
 logger = logging.getLogger(__name__)
 
 _KEPT_AT_ONCE = 250
+# So many small ones are kept without a thread.
+_KEPT_HERE = 64
 
 
 class SqliteStore(SqliteBatches):
@@ -82,7 +84,7 @@ class SqliteStore(SqliteBatches):
         # Shielded: whether its files are to be removed must be known. Takes as long as the disk.
         with trio.CancelScope(shield=True):
             try:
-                await self._keep_all(job.items, kept)
+                await self._keep_all([item.request for item in job.items], kept)
                 try:
                     made, is_made, dropped = await self._thread.call(add)
                 except InsufficientStorage:  # more has to be forgotten than one transaction does
@@ -124,16 +126,20 @@ class SqliteStore(SqliteBatches):
         except OSError as error:
             raise Internal(f"the request could not be read from the job store: {error.strerror or error}") from None
 
-    async def finish(self, outcome: Outcome, now: float) -> Job | None:
+    async def finish(self, outcomes: Sequence[Outcome], now: float) -> Sequence[Job | None]:
+        results: list[Kept] = []
+        is_done = False
         with trio.CancelScope(shield=True):  # as in `add`
-            result = await self._keep(outcome.result) if outcome.result else NOTHING
             try:
-                job, dropped = await self._thread.call(lambda db: changes.finish(db, outcome, result, now))
-            except BaseException:
-                await self._remove([] if result.file is None else [result.file])
-                raise
+                await self._keep_all([outcome.result for outcome in outcomes], results)
+                told = [each if outcome.result else NOTHING for outcome, each in zip(outcomes, results, strict=True)]
+                jobs, dropped = await self._thread.call(lambda db: changes.finish(db, outcomes, told, now))
+                is_done = True
+            finally:
+                if not is_done:
+                    await self._remove([each.file for each in results if each.file is not None])
             await self._remove(dropped)
-        return job
+        return jobs
 
     async def cancel(self, owner: str, job_id: str, now: float) -> Job | None:
         return await self._thread.call(lambda db: changes.cancel(db, owner, job_id, now))
@@ -163,7 +169,7 @@ class SqliteStore(SqliteBatches):
 
         with trio.CancelScope(shield=True):  # as in `add`
             try:
-                await self._keep_all(items, kept)
+                await self._keep_all([item.request for item in items], kept)
                 job, is_added, dropped = await self._thread.call(extend)
             finally:
                 if not is_added:
@@ -213,28 +219,22 @@ class SqliteStore(SqliteBatches):
             ) from None
         self._files.open()
 
-    async def _keep_all(self, items: Sequence[NewItem], kept: list[Kept]) -> None:
+    async def _keep_all(self, all_parts: Sequence[Sequence[Buffer]], kept: list[Kept]) -> None:
         """Fill `kept`, also where it fails in the middle. Raises InsufficientStorage."""
-        if len(items) == 1:
-            kept.append(await self._keep(items[0].request))
+        if len(all_parts) <= _KEPT_HERE and all(_size(parts) <= LARGE for parts in all_parts):
+            kept += map(self._kept, all_parts)
             return
 
-        def keep_some(some: Sequence[NewItem]) -> None:
-            sizes = [_size(item.request) for item in some]
-            large = [item.request for item, size in zip(some, sizes, strict=True) if size > LARGE]
+        def keep_some(some: Sequence[Sequence[Buffer]]) -> None:
+            sizes = [_size(parts) for parts in some]
+            large = [parts for parts, size in zip(some, sizes, strict=True) if size > LARGE]
             with _told_of_disk(sum(sizes)):
                 names = iter(self._files.write_all(large))
-            for item, size in zip(some, sizes, strict=True):
-                kept.append(Kept(size, None, next(names)) if size > LARGE else self._kept(item.request))
+            for parts, size in zip(some, sizes, strict=True):
+                kept.append(Kept(size, None, next(names)) if size > LARGE else self._kept(parts))
 
-        for first in range(0, len(items), _KEPT_AT_ONCE):  # Python in a thread shares the interpreter with the loop
-            await trio.to_thread.run_sync(keep_some, items[first : first + _KEPT_AT_ONCE])
-
-    async def _keep(self, parts: Sequence[Buffer]) -> Kept:
-        """Raises InsufficientStorage."""
-        if _size(parts) <= LARGE:
-            return self._kept(parts)
-        return await trio.to_thread.run_sync(self._kept, parts)
+        for first in range(0, len(all_parts), _KEPT_AT_ONCE):  # Python in a thread shares the interpreter with the loop
+            await trio.to_thread.run_sync(keep_some, all_parts[first : first + _KEPT_AT_ONCE])
 
     def _kept(self, parts: Sequence[Buffer]) -> Kept:
         """Blocks where that is large. Raises InsufficientStorage."""

@@ -68,9 +68,9 @@ class DirectStore:
         await trio.lowlevel.checkpoint()
         return claim.request
 
-    async def finish(self, outcome: Outcome, now: float) -> Job | None:
-        result = _kept(outcome.result) if outcome.result else NOTHING
-        return (await self._write(lambda: changes.finish(self.db, outcome, result, now)))[0]
+    async def finish(self, outcomes: Sequence[Outcome], now: float) -> Sequence[Job | None]:
+        results = [_kept(outcome.result) if outcome.result else NOTHING for outcome in outcomes]
+        return (await self._write(lambda: changes.finish(self.db, outcomes, results, now)))[0]
 
     async def cancel(self, owner: str, job_id: str, now: float) -> Job | None:
         return await self._write(lambda: changes.cancel(self.db, owner, job_id, now))

@@ -11,10 +11,17 @@ from actors.jobs.batches.batches import FullStore
 from actors.jobs.redis.store import RedisStore
 from actors.jobs.sqlite.store import SqliteStore
 from actors.redis_client import RedisAddress
-from protocol.jobs.store import JobStore, Limits
+from protocol.jobs.job import Job
+from protocol.jobs.store import JobStore, Limits, Outcome
 
 # Longer than any test: no server is taken for one that has ended.
 LEASE_SECONDS = 3600.0
+
+
+async def finish_one(store: JobStore, outcome: Outcome, now: float) -> Job | None:
+    """Store one outcome."""
+    (job,) = await store.finish([outcome], now)
+    return job
 
 
 class Stores(Protocol):

@@ -81,19 +81,52 @@ async def served(folder: Path, backend: type[FakeBackend]) -> AsyncIterator[Fixt
 
 async def test_they_join_the_batches_of_live_requests(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A client that asks again and again never waits for a batch without it."""
-    async with served(tmp_path, fake_backend(seconds=0.005)) as it:
+    async with served(tmp_path, fake_backend(seconds=0.05)) as it:
         it.nursery.start_soon(it.live)
         await wait_all_tasks_blocked()
-        await it.ask_many(30)
-        await trio.sleep(0.006)  # it is answered
-        for _ in range(4):
+        await it.ask_many(40)
+        await trio.sleep(0.06)  # it is answered
+        for _ in range(6):
             await it.live()
             await trio.sleep(0.0003)
         assert it.batches[0] == ["live"]
-        assert [(batch[0], len(batch)) for batch in it.batches[1:5]] == [("live", 8)] * 4
+        # What one and two cost is looked at first.
+        assert [(batch[0], len(batch)) for batch in it.batches[1:7]] == [("live", size) for size in (2, 3, 8, 8, 8, 8)]
         await trio.sleep(1)
-        assert sorted(it.answered) == sorted(map(str, range(30)))
-        assert sum(map(len, it.batches)) == 30 + 5
+        assert sorted(it.answered) == sorted(map(str, range(40)))
+        assert sum(map(len, it.batches)) == 40 + 7
+
+
+async def test_of_a_quick_model_few_go_with_live_requests(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """What each costs the server a live request would notice."""
+    async with served(tmp_path, fake_backend(seconds=0.0005)) as it:
+        it.nursery.start_soon(it.live)
+        await wait_all_tasks_blocked()
+        await it.ask_many(30)
+        await trio.sleep(0.0006)  # it is answered
+        before = len(it.batches)
+        for _ in range(40):
+            await it.live()
+        beside = it.batches[before:]
+        assert all(batch[0] == "live" for batch in beside)
+        assert max(map(len, beside)) <= 3
+        assert 40 + 4 <= sum(map(len, beside)) <= 40 + 20  # but what was saved up before
+        await trio.sleep(1)
+        assert len(it.answered) == 30
+
+
+async def test_live_requests_to_another_model_hold_them_back(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with served(tmp_path, fake_backend(seconds=0.0005)) as it:
+        for _ in range(20):
+            it.background._pace.note_live(trio.current_time())
+            await trio.sleep(0.001)
+        await it.ask_many(100)
+        for _ in range(20):
+            it.background._pace.note_live(trio.current_time())
+            await trio.sleep(0.001)
+        assert 1 <= len(it.answered) <= 25
+        await trio.sleep(0.1)
+        assert len(it.answered) == 100
 
 
 async def test_without_live_requests_they_fill_the_batches(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -21,7 +21,7 @@ from protocol.jobs.states import JobState
 from protocol.jobs.store import IdempotencyMismatch, JobFilter, Limits, NewItem, NewJob, Outcome
 from protocol.jobs.webhook import DeliveryRoom, Webhook
 from tests.actors.cache.redis_server import RedisServer, needs_redis_server
-from tests.actors.jobs.stores import RedisStores, SqliteStores, Stores
+from tests.actors.jobs.stores import RedisStores, SqliteStores, Stores, finish_one
 
 LIMITS = Limits(reserve=0)
 NOW = 1_800_000_000.0
@@ -154,7 +154,7 @@ async def add_small_jobs(store: FullStore) -> None:
     for number in range(200):
         await store.add(NewJob(new_job_id(NOW + number), "ann", [NewItem("m", [b"z" * 190])], NOW + 100), NOW)
     for claim in await store.claim({"m": 195}, 1, NOW):
-        await store.finish(Outcome(claim.job_id, 0, claim.claim, JobState.SUCCEEDED, [b"r"]), NOW)
+        await finish_one(store, Outcome(claim.job_id, 0, claim.claim, JobState.SUCCEEDED, [b"r"]), NOW)
 
 
 async def test_an_upload_makes_room_among_many_jobs_that_have_ended(opened: Open) -> None:
@@ -267,7 +267,7 @@ async def test_the_job_of_a_batch_is_held_until_its_files_are_written(opened: Op
         job, _ = await store.add(NewJob(batch.id, "ann", [NewItem("m", [b"z"])], NOW + 9, kind=BATCH_KIND), NOW)
         (claim,) = await store.claim({}, 1, NOW)
         assert claim.kind == BATCH_KIND
-        await store.finish(Outcome(job.id, 0, claim.claim, JobState.SUCCEEDED, [b"r"]), NOW)
+        await finish_one(store, Outcome(job.id, 0, claim.claim, JobState.SUCCEEDED, [b"r"]), NOW)
         await store.expire(LATER)
         with pytest.raises(InsufficientStorage):
             await store.add(NewJob(new_job_id(NOW), "ann", [NewItem("m", [b"z" * 3500])], NOW + 100), NOW)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from actors.jobs.joining import LEAST_QUIET_SECONDS, MOST_QUIET_SECONDS, MOST_WAIT_SECONDS, SILENCE_SECONDS, Joining
+from actors.jobs.joining import MOST_WAIT_SECONDS, SILENCE_SECONDS, Joining
+from actors.jobs.pace import LEAST_QUIET_SECONDS, MOST_QUIET_SECONDS
 from protocol.jobs.execution import ModelLoad
 
 
-@pytest.mark.parametrize(
-    ("capacity", "in_flight", "count"),
-    [(8, 1, 7), (8, 8, 0), (8, 20, 0), (1, 1, 0), (16, 3, 13)],
-)
+@pytest.mark.parametrize(("capacity", "in_flight", "count"), [(8, 1, 7), (8, 8, 0), (8, 20, 0), (1, 1, 0), (16, 3, 13)])
 def test_live_requests_take_along_what_their_batch_has_room_for(capacity: int, in_flight: int, count: int) -> None:
-    assert Joining(0.0).beside(ModelLoad(in_flight, capacity), 0.5) == count
+    joining = Joining(0.0)
+    for went in (1, 2):  # no matter how many go, it takes as long
+        joining.riding.ended(went, 0.1)
+    assert joining.beside(ModelLoad(in_flight, capacity)) == count
 
 
 @pytest.mark.parametrize(
@@ -50,9 +51,9 @@ def test_live_requests_that_came_by_another_way_count() -> None:
     assert joining.alone(ModelLoad(0, 8), 0, 0.1 + LEAST_QUIET_SECONDS * 1.1) == 8
 
 
-def test_one_goes_when_none_has_gone_for_long() -> None:
-    joining, full = Joining(0.0), ModelLoad(5, 1)
-    assert joining.beside(full, MOST_WAIT_SECONDS - 0.1) == 0
-    assert joining.beside(full, MOST_WAIT_SECONDS) == 1
+def test_some_go_when_none_has_gone_for_long() -> None:
+    joining = Joining(0.0)
+    assert joining.overdue(MOST_WAIT_SECONDS - 0.1) == 0
+    assert joining.overdue(MOST_WAIT_SECONDS) >= 1
     joining.started(MOST_WAIT_SECONDS)
-    assert joining.beside(full, MOST_WAIT_SECONDS + 0.1) == 0
+    assert joining.overdue(MOST_WAIT_SECONDS + 0.1) == 0

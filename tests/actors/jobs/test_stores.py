@@ -18,7 +18,7 @@ from protocol.jobs.states import JobState
 from protocol.jobs.store import IdempotencyMismatch, JobFilter, JobStore, Limits, NewItem, NewJob, Outcome
 from protocol.jobs.webhook import EVENT_STATES, DeliveryRoom, Webhook
 from tests.actors.cache.redis_server import RedisServer, needs_redis_server
-from tests.actors.jobs.stores import RedisStores, SqliteStores, Stores
+from tests.actors.jobs.stores import RedisStores, SqliteStores, Stores, finish_one
 
 LIMITS = Limits(reserve=0)
 NOW = 1_800_000_000.0
@@ -67,9 +67,32 @@ def new(*requests: bytes, owner: str = "ann", key: str = "", fingerprint: bytes 
 
 async def succeed(store: JobStore, result: bytes) -> Job:
     (claim,) = await store.claim({}, 1, NOW)
-    done = await store.finish(Outcome(claim.job_id, claim.index, claim.claim, JobState.SUCCEEDED, [result]), NOW)
+    done = await finish_one(store, Outcome(claim.job_id, claim.index, claim.claim, JobState.SUCCEEDED, [result]), NOW)
     assert done is not None
     return done
+
+
+async def test_outcomes_are_stored_together(opened: Open) -> None:
+    """Those that are not of the current claim change nothing, and hold no other up."""
+    async with opened() as store:
+        first, _ = await store.add(new(b"a", b"b", b"c"), NOW)
+        second, _ = await store.add(new(b"d"), NOW)
+        claims = await store.claim({"m": 10}, 10, NOW)
+        ends = [Outcome(each.job_id, each.index, each.claim, JobState.SUCCEEDED, [b"result"]) for each in claims]
+        ends[1] = replace(ends[1], state=JobState.FAILED, result=(), error=ItemError("INTERNAL", "no"))
+        late = replace(ends[2], claim=ends[2].claim + 1)
+        jobs = await store.finish([ends[0], late, ends[1], ends[3]], LATER)
+        assert [None if job is None else job.id for job in jobs] == [first.id, None, first.id, second.id]
+        found = await store.find("ann", first.id)
+        assert found is not None
+        assert (found.counts.succeeded, found.counts.failed, found.counts.running) == (1, 1, 1)
+        assert jobs[3] is not None
+        assert (jobs[3].state, jobs[3].byte_size) == (JobState.SUCCEEDED, 7)
+        (job,) = await store.finish([ends[2]], LATER)
+        assert job is not None
+        assert (job.state, job.byte_size, job.counts.succeeded) == (JobState.SUCCEEDED, 15, 2)
+        items = await store.items(first.id, 0, 10, results=True)
+        assert [item.result for item in items] == [b"result", None, b"result"]
 
 
 async def test_a_job_and_its_result_outlive_the_store(opened: Open) -> None:
@@ -81,7 +104,7 @@ async def test_a_job_and_its_result_outlive_the_store(opened: Open) -> None:
         (claim,) = await store.claim({}, 1, NOW)
         assert await store.request(claim) == b"request"
         assert (claim.owner, claim.kind, claim.deadline, claim.byte_size) == ("ann", "k", NOW + 100, 7)
-        done = await store.finish(Outcome(job.id, 0, claim.claim, JobState.SUCCEEDED, [b"re", b"sult"]), LATER)
+        done = await finish_one(store, Outcome(job.id, 0, claim.claim, JobState.SUCCEEDED, [b"re", b"sult"]), LATER)
         assert done is not None
         assert (done.state, done.started, done.ended) == (JobState.SUCCEEDED, NOW, LATER)
     async with opened() as store:
@@ -106,12 +129,12 @@ async def test_what_ran_is_queued_again_and_its_late_result_is_dropped(opened: O
         (claim,) = await store.claim({}, 1, NOW)
     async with opened() as store:
         late = Outcome(job.id, 0, claim.claim, JobState.SUCCEEDED, [b"late"])
-        assert await store.finish(late, NOW) is None
+        assert await finish_one(store, late, NOW) is None
         (again,) = await store.claim({}, 1, NOW)
         assert (again.attempt, again.claim) == (2, claim.claim + 1)
-        assert await store.finish(late, NOW) is None
-        assert await store.finish(replace(late, claim=again.claim, result=[b"own"]), NOW) is not None
-        assert await store.finish(replace(late, claim=again.claim, result=[b"twice"]), NOW) is None
+        assert await finish_one(store, late, NOW) is None
+        assert await finish_one(store, replace(late, claim=again.claim, result=[b"own"]), NOW) is not None
+        assert await finish_one(store, replace(late, claim=again.claim, result=[b"twice"]), NOW) is None
         (item,) = await store.items(job.id, 0, 1, results=True)
         assert item.result == b"own"
 
@@ -123,7 +146,7 @@ async def test_an_item_that_fails_says_why_and_may_have_a_result(opened: Open) -
         job, _ = await store.add(replace(new(b"a"), items=[*new(b"a").items, bad]), NOW)
         assert job.counts == Counts(queued=1, failed=1)
         (claim,) = await store.claim({"m": 5}, 1, NOW)
-        done = await store.finish(Outcome(job.id, 0, claim.claim, JobState.FAILED, [b"told"], error), NOW)
+        done = await finish_one(store, Outcome(job.id, 0, claim.claim, JobState.FAILED, [b"told"], error), NOW)
         assert done is not None
         assert (done.state, done.error) == (JobState.FAILED, error)
         first, second = await store.items(job.id, 0, 10, results=True)
@@ -190,7 +213,9 @@ async def test_results_come_some_at_a_time(opened: Open) -> None:
     async with opened() as store:
         job, _ = await store.add(new(*[b"a"] * 20), NOW)
         for claim in await store.claim({"m": 20}, 1, NOW):
-            await store.finish(Outcome(job.id, claim.index, claim.claim, JobState.SUCCEEDED, [bytes(60_000)] * 8), NOW)
+            await finish_one(
+                store, Outcome(job.id, claim.index, claim.claim, JobState.SUCCEEDED, [bytes(60_000)] * 8), NOW
+            )
         seen: list[int] = []
         while len(seen) < 20:
             some = await store.items(job.id, len(seen), 100, results=True)
@@ -216,7 +241,7 @@ async def test_many_small_jobs_make_room_for_a_large_one(opened: Open) -> None:
             for _ in range(200):
                 nursery.start_soon(store.add, new(b"12345"), NOW)
         for claim in await store.claim({"m": 200}, 1, NOW):
-            await store.finish(Outcome(claim.job_id, 0, claim.claim, JobState.SUCCEEDED), NOW)
+            await finish_one(store, Outcome(claim.job_id, 0, claim.claim, JobState.SUCCEEDED), NOW)
         await store.add(new(bytes(900)), NOW)
         assert (await store.figures()).byte_size <= 1000
 
@@ -267,7 +292,7 @@ async def finish(store: JobStore, state: JobState, results: Sequence[bytes]) -> 
     job = None
     for claim, result in zip(await store.claim({"m": len(results)}, 1, NOW), results, strict=True):
         parts = [result] if state is JobState.SUCCEEDED else []
-        job = await store.finish(Outcome(claim.job_id, claim.index, claim.claim, state, parts), NOW)
+        job = await finish_one(store, Outcome(claim.job_id, claim.index, claim.claim, state, parts), NOW)
     return job
 
 
@@ -326,7 +351,7 @@ async def test_a_job_with_a_source_that_is_cancelled_ends_when_it_is_closed(open
         assert job is not None
         assert job.state is JobState.CANCELLING
         for each in (claim, other):
-            await store.finish(Outcome(made.id, each.index, each.claim, JobState.CANCELLED), NOW)
+            await finish_one(store, Outcome(made.id, each.index, each.claim, JobState.CANCELLED), NOW)
         job = await store.close_source(made.id, NOW, JobState.EXPIRED)
         assert job is not None
         assert (job.state, job.counts) == (JobState.CANCELLED, Counts(cancelled=3))
@@ -375,7 +400,7 @@ async def test_jobs_that_are_gone(opened: Open) -> None:
         assert await store.cancel("ann", "job_0", NOW) is None
         assert await store.items("job_0", 0, 10) == []
         assert not await store.remove("ann", "job_0")
-        assert await store.finish(Outcome("job_0", 0, 1, JobState.SUCCEEDED), NOW) is None
+        assert await finish_one(store, Outcome("job_0", 0, 1, JobState.SUCCEEDED), NOW) is None
 
 
 # Deliveries.

@@ -247,7 +247,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.now + later,
             is_counted,
         )
-        found = self.loop.call(self.store.finish, outcome, self.now)
+        (found,) = self.loop.call(self.store.finish, [outcome], self.now)
         job = self.model.jobs.get(claim.job_id)
         item = None if job is None else job.items[claim.index]
         if job is None or item is None or item.state is not R or item.claim != claim.claim:

@@ -11,8 +11,7 @@ import trio
 from actors.capture.capture import Capture
 from actors.capture.settings import CaptureSettings
 from actors.capture.writer import CaptureWriter
-from actors.jobs.figures import WebhookFigures
-from actors.jobs.runner import RunnerFigures
+from actors.jobs.figures import RunnerFigures, WebhookFigures
 from actors.lifecycle.residence import ResidenceSnapshot
 from actors.metrics.custom import CustomMetrics
 from actors.metrics.gen_ai import GenAiMetrics

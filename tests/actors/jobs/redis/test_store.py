@@ -22,7 +22,7 @@ from protocol.jobs.states import JobState
 from protocol.jobs.store import Claim, JobChange, Limits, NewItem, NewJob, Outcome, UnusableStore
 from protocol.jobs.webhook import DeliveryRoom, Webhook
 from tests.actors.cache.redis_server import RedisServer, needs_redis_server
-from tests.actors.jobs.stores import RedisStores
+from tests.actors.jobs.stores import RedisStores, finish_one
 
 pytestmark = [needs_redis_server, pytest.mark.slow]
 
@@ -76,7 +76,7 @@ async def test_one_of_two_servers_has_an_item_and_both_see_what_becomes_of_it(se
         theirs = await other.claim({"m": 2}, 1, NOW)
         assert [claim.index for claim in (*mine, *theirs)] == [0, 1, 2]
         for claim in (*theirs, *mine):
-            await other.finish(outcome(claim), NOW)
+            await finish_one(other, outcome(claim), NOW)
         found = await one.find("ann", job.id)
         assert found is not None
         assert (found.state, found.counts) == (JobState.SUCCEEDED, Counts(succeeded=3))
@@ -122,10 +122,10 @@ async def test_what_an_ended_server_had_is_anothers_and_its_late_result_is_dropp
         assert (found.state, found.counts.queued) == (JobState.QUEUED, 2)
         again = await other.claim({"m": 2}, 1, NOW)
         assert [(claim.index, claim.claim, claim.attempt) for claim in again] == [(0, 2, 2), (1, 2, 2)]
-        assert await other.finish(outcome(claims[0], result=b"late"), NOW) is None
+        assert await finish_one(other, outcome(claims[0], result=b"late"), NOW) is None
         for claim in again:
-            assert await other.finish(outcome(claim, result=b"own"), NOW) is not None
-            assert await other.finish(outcome(claim, result=b"twice"), NOW) is None
+            assert await finish_one(other, outcome(claim, result=b"own"), NOW) is not None
+            assert await finish_one(other, outcome(claim, result=b"twice"), NOW) is None
         assert [item.result for item in await other.items(job.id, 0, 10, results=True)] == [b"own", b"own"]
 
 
@@ -144,7 +144,7 @@ async def test_a_suspect_runs_alone_on_one_server_and_others_go_on(server: Redis
         assert suspect.job_id == job.id
         assert await one.claim({"m": 2}, 1, NOW) == []
         assert len(await other.claim({"m": 1}, 1, NOW)) == 1
-        await one.finish(outcome(suspect), NOW)
+        await finish_one(one, outcome(suspect), NOW)
         assert len(await one.claim({"m": 2}, 1, NOW)) == 1
 
 
@@ -152,7 +152,7 @@ async def test_what_was_put_off_comes_when_it_is_due_and_before_what_is_new(serv
     async with opened(RedisStores(server.port)) as store:
         await store.add(new(b"a", b"b"), NOW)
         (claim,) = await store.claim({}, 1, NOW)
-        await store.finish(replace(outcome(claim, JobState.QUEUED), not_before=NOW + 10), NOW)
+        await finish_one(store, replace(outcome(claim, JobState.QUEUED), not_before=NOW + 10), NOW)
         (new_one,) = await store.claim({"m": 1}, 1, NOW + 9)
         assert new_one.index == 1
         assert await store.claim({"m": 1}, 1, NOW + 9) == []
@@ -197,7 +197,7 @@ async def test_claims_whose_answer_was_lost_are_given_back(
             await store.claim({"m": 2}, 1, NOW)
         again = await store.claim({"m": 5}, 1, NOW)
         assert [(claim.index, claim.attempt) for claim in again] == [(1, 1), (2, 1)]
-        assert await store.finish(outcome(known), NOW) is not None
+        assert await finish_one(store, outcome(known), NOW) is not None
 
 
 async def test_rows_whose_answer_was_lost_are_added_once(server: RedisServer) -> None:
@@ -244,7 +244,7 @@ async def test_deliveries_of_an_ended_server_are_due_at_once(server: RedisServer
         await ended.open(NOW)
         job, _ = await ended.add(new(b"a", webhook=Webhook("https://a/", "https://a")), NOW)
         (claim,) = await ended.claim({}, 1, NOW)
-        await ended.finish(outcome(claim), NOW)
+        await finish_one(ended, outcome(claim), NOW)
         (delivery,) = await ended.claim_deliveries(ROOM, NOW, NOW + 60)
         assert await other.claim_deliveries(ROOM, NOW, NOW + 60) == []
         await stores.kill(ended)
@@ -268,7 +268,7 @@ async def test_many_items_and_large_ones(server: RedisServer, monkeypatch: pytes
         (claim,) = await store.claim({}, 1, NOW)
         assert (claim.request, claim.byte_size) == (b"", len(large))
         assert await store.request(claim) == large
-        await store.finish(outcome(claim, result=large), NOW)
+        await finish_one(store, outcome(claim, result=large), NOW)
         (item,) = await store.items(job.id, 0, 1, results=True)
         assert item.result == large
         monkeypatch.setattr(module, "LARGEST", 1 << 20)
@@ -276,7 +276,7 @@ async def test_many_items_and_large_ones(server: RedisServer, monkeypatch: pytes
             await store.add(new(large), NOW)
         job, _ = await store.add(new(b"a"), NOW)
         (claim,) = await store.claim({}, 1, NOW)
-        failed = await store.finish(outcome(claim, result=large), NOW)
+        failed = await finish_one(store, outcome(claim, result=large), NOW)
         assert failed is not None
         assert failed.error is not None
         assert (failed.state, failed.error.kind) == (JobState.FAILED, "INSUFFICIENT_STORAGE")
@@ -309,7 +309,7 @@ async def test_a_full_memory_refuses_new_jobs_only(tmp_path: Path) -> None:
 
             async with trio.open_nursery() as nursery:  # they go together
                 for claim in claims:
-                    nursery.start_soon(store.finish, outcome(claim), NOW)
+                    nursery.start_soon(store.finish, [outcome(claim)], NOW)
                     nursery.start_soon(add)
             assert len(refusals) == 2
             ended = await store.find("ann", job.id)
@@ -331,7 +331,7 @@ async def test_an_outage_is_told_and_ends_by_itself(tmp_path: Path) -> None:
             with pytest.raises(Unavailable, match="cannot be reached"):
                 await store.claim({}, 1, NOW)
             running.start()
-            done = await store.finish(outcome(claim), NOW)  # on a connection of its own time, and by a script anew
+            done = await finish_one(store, outcome(claim), NOW)  # on a connection of its own time, and by a script anew
             assert done is not None
             assert (done.id, done.counts.succeeded) == (job.id, 1)
             assert len(await store.claim({}, 1, NOW)) == 1

@@ -41,7 +41,7 @@ def add(
 
 def run(db: sqlite3.Connection, state: JobState = JobState.SUCCEEDED, now: float = 2.0) -> Job:
     (claim,) = changes.claim(db, {}, 1, now)
-    ended, _ = changes.finish(db, Outcome(claim.job_id, claim.index, claim.claim, state), NOTHING, now)
+    (ended,), _ = changes.finish(db, [Outcome(claim.job_id, claim.index, claim.claim, state)], [NOTHING], now)
     assert ended is not None
     return ended
 

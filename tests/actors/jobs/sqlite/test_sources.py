@@ -18,6 +18,7 @@ from protocol.jobs.source import DataFormat, DataPlace, JobSource, Position, Pro
 from protocol.jobs.states import JobState
 from protocol.jobs.store import Limits, NewItem, NewJob, Outcome
 from tests.actors.jobs.sqlite.test_store import LIMITS, NOW, new, opened
+from tests.actors.jobs.stores import finish_one
 
 SOURCE = JobSource("m", DataPlace("/in", DataFormat.NPZ), DataPlace("/out", DataFormat.JSON_LINES))
 LATER = NOW + 1
@@ -45,7 +46,7 @@ async def finish(store: SqliteStore, state: JobState, results: Sequence[bytes]) 
     job = None
     for claim, result in zip(await store.claim({"m": len(results)}, 1, NOW), results, strict=True):
         parts = [result] if state is JobState.SUCCEEDED else []
-        job = await store.finish(Outcome(claim.job_id, claim.index, claim.claim, state, parts), NOW)
+        job = await finish_one(store, Outcome(claim.job_id, claim.index, claim.claim, state, parts), NOW)
     return job
 
 

@@ -22,6 +22,7 @@ from protocol.jobs.states import JobState
 from protocol.jobs.store import IdempotencyMismatch, Limits, NewItem, NewJob, Outcome, UnusableStore
 from protocol.jobs.webhook import DeliveryRoom, Webhook
 from protocol.messages import Buffer
+from tests.actors.jobs.stores import finish_one
 
 LIMITS = Limits(reserve=0)
 NOW = 1_800_000_000.0
@@ -46,7 +47,7 @@ def new(*requests: bytes, owner: str = "ann", key: str = "", fingerprint: bytes 
 
 async def succeed(store: SqliteStore, result: bytes) -> Job:
     (claim,) = await store.claim({}, 1, NOW)
-    done = await store.finish(Outcome(claim.job_id, claim.index, claim.claim, JobState.SUCCEEDED, [result]), NOW)
+    done = await finish_one(store, Outcome(claim.job_id, claim.index, claim.claim, JobState.SUCCEEDED, [result]), NOW)
     assert done is not None
     return done
 
@@ -60,11 +61,11 @@ async def test_large_payloads_are_files_that_go_with_their_job(tmp_path: Path) -
         (claim,) = await store.claim({}, 1, NOW)
         assert await store.request(claim) == large
         result: list[Buffer] = [memoryview(large), b"more"]
-        await store.finish(Outcome(job.id, 0, claim.claim, JobState.SUCCEEDED, result), NOW)
+        await finish_one(store, Outcome(job.id, 0, claim.claim, JobState.SUCCEEDED, result), NOW)
         (item,) = await store.items(job.id, 0, 1, results=True)
         assert item.result == large + b"more"
         stale = Outcome(job.id, 0, claim.claim, JobState.SUCCEEDED, result)
-        assert await store.finish(stale, NOW) is None
+        assert await finish_one(store, stale, NOW) is None
         assert len(list(payloads.iterdir())) == 2
         assert (await store.figures()).byte_size == 2 * len(large) + 4
         assert await store.remove("ann", job.id)
@@ -213,12 +214,12 @@ async def test_a_full_disk_refuses_and_recovers_by_itself(small_disk: Path) -> N
             await store.add(new(bytes(100_000)), NOW)
         outcome = Outcome(job.id, 0, claim.claim, JobState.SUCCEEDED, [bytes(50_000)])
         with pytest.raises(InsufficientStorage):
-            await store.finish(outcome, NOW)
+            await finish_one(store, outcome, NOW)
         found = await store.find("ann", job.id)
         assert found is not None
         assert found.state is JobState.RUNNING
         filler.unlink()
-        done = await store.finish(outcome, NOW)
+        done = await finish_one(store, outcome, NOW)
         assert done is not None
         assert done.state is JobState.SUCCEEDED
         await store.add(new(bytes(100_000)), NOW)
