@@ -337,8 +337,8 @@ def _item(row: InputRow, decode: Decode, model: str) -> NewItem:
     try:
         custom_id, request = decode(row.content)
     except ServerError as error:
-        return NewItem(model, (), error=ItemError(error.kind, f"{row.file}: {error.message}"))
-    return NewItem(model, encode_request(request), custom_id)
+        return NewItem(model, (), row.name, error=ItemError(error.kind, f"{row.file}: {error.message}"))
+    return NewItem(model, encode_request(request), custom_id or row.name)
 
 
 def _has_ended(item: Item) -> bool:

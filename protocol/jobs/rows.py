@@ -36,12 +36,14 @@ class InputRow:
         file: the name of its file.
         content: what the file has.
         end: the position behind it.
+        name: that of the row itself, where it is a whole file.
     """
 
     index: int
     file: str
     content: FileRow
     end: Position
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

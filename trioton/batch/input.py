@@ -113,7 +113,7 @@ class Input:
 
     def _request(self, found: InputRow) -> RequestRow:
         request: InferenceRequest | RouteRequest | ServerError
-        custom_id = found.file if self.data_format is DataFormat.IMAGES else ""
+        custom_id = found.name
         try:
             line = found.content.line if self.has_routes else None
             named, request = (line and read_route_line(line)) or self.decoder.decode(found.content)

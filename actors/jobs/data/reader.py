@@ -80,8 +80,9 @@ class InputReader:
                 offset = start.offset if file.name == start.file else 0
                 if offset < 0:
                     continue
+                name = file.name if self._format is DataFormat.IMAGES else ""
                 for found in self._rows_of(file, offset, read):
-                    yield InputRow(row, file.name, found, Position(row + 1, file.name, file.stamp, found.end))
+                    yield InputRow(row, file.name, found, Position(row + 1, file.name, file.stamp, found.end), name)
                     row += 1
 
     def _opening(self, first: int, start: Position) -> Generator[InputFile, None, None]:
