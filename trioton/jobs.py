@@ -30,7 +30,7 @@ import trio
 
 from protocol.errors import Forbidden, InsufficientStorage, InvalidArgument, Unavailable
 from protocol.http.codec.jobs import MAX_ITEMS
-from protocol.jobs.job import Counts, ItemError, Job, new_job_id
+from protocol.jobs.job import Counts, ItemError, Job, check_custom_id, new_job_id
 from protocol.jobs.payload import decode_responses, encode_request
 from protocol.jobs.result_form import ResultForm
 from protocol.jobs.service import Follower
@@ -240,7 +240,10 @@ class Jobs:
 
     async def _add(self, new: NewJob) -> Job:
         with self._jobs.answering(self._owner, new.key):
-            job, _ = await self._jobs.add(new)
+            try:
+                job, _ = await self._jobs.add(new)
+            except UnicodeEncodeError as error:
+                raise InvalidArgument(f"{error.object!a:.60} has half of a surrogate pair") from None
         return job
 
     def _deadline(self, seconds: float | None) -> float:
@@ -289,7 +292,14 @@ def _items(requests: Sequence[InferenceRequest], names: Sequence[str]) -> Sequen
             )
         if request.has_device_inputs:
             raise InvalidArgument(f"a job takes no tensors on devices: model '{request.model_name}'")
-        items.append(NewItem(request.model_name, encode_request(request), name, form))
+        check_custom_id(name)
+        try:
+            kept = encode_request(request)
+        except UnicodeEncodeError:
+            raise InvalidArgument(
+                f"a request to model '{request.model_name}' has a text with half of a surrogate pair"
+            ) from None
+        items.append(NewItem(request.model_name, kept, name, form))
     return items
 
 

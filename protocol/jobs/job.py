@@ -10,8 +10,12 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from protocol.errors import InvalidArgument
 from protocol.jobs.source import JobSource
 from protocol.jobs.states import JobState
+
+# Characters of a client's own name of an item.
+MAX_CUSTOM_ID = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +81,27 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class ItemError:
-    """Why an item has failed: `kind` is that of a `protocol.errors.ServerError`, `message` its text."""
+    """Why an item has failed: `kind` is that of a `protocol.errors.ServerError`, `message` its text, of which what has
+    no encoding is replaced: a model's own text may hold half of a surrogate pair."""
 
     kind: str
     message: str
+
+    def __post_init__(self) -> None:
+        if not self.message.isascii():
+            object.__setattr__(self, "message", self.message.encode("utf-8", "replace").decode())
+
+
+def check_custom_id(custom_id: str) -> None:
+    """A client's own name of an item. Raises InvalidArgument."""
+    if len(custom_id) > MAX_CUSTOM_ID:
+        raise InvalidArgument(
+            f"'custom_id': expected a text of at most {MAX_CUSTOM_ID} characters, got {custom_id!r:.60}"
+        )
+    try:
+        custom_id.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"'custom_id': {custom_id!a:.60} has half of a surrogate pair") from None
 
 
 def ended_state(state: JobState, counts: Counts) -> JobState:

@@ -115,6 +115,25 @@ async def test_what_is_no_job(tmp_path: Path) -> None:
             await jobs.submit([slow(2)], key="k")
 
 
+async def test_half_of_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
+    """Neither a store nor JSON has a form for it."""
+    async with server(tmp_path) as it:
+        half, refused = "a\ud800", pytest.raises(InvalidArgument, match="half of a surrogate pair")
+        named = slow(1)
+        named.id = half
+        with refused:
+            await it.jobs.submit([slow(1)], custom_ids=[half])
+        with refused:
+            await it.jobs.submit([named])
+        with refused:
+            await it.jobs.submit([slow(1)], key=half)
+        with refused:
+            await it.jobs.submit_files("slow", f"{tmp_path}/data/{half}.npz", f"{tmp_path}/data/out")
+        assert await it.jobs.list() == []
+        job = await it.jobs.submit([slow(1)], metadata={"k": half})  # which is kept as it is
+        assert (await it.jobs.find(job.id)).metadata == {"k": half}
+
+
 async def test_a_server_without_a_store_has_no_jobs(tmp_path: Path) -> None:
     copy_python_model("slow", tmp_path / "models")
     async with open_server(settings(tmp_path / "models")) as it:

@@ -19,14 +19,12 @@ from protocol.http.codec.infer import OutputEncoding, decode_infer_request, enco
 from protocol.http.codec.json_text import JsonReader
 from protocol.http.codec.parameters import custom_parameter, set_parameters
 from protocol.http.codec.tensor_json import decode_data
-from protocol.jobs.job import ItemError
+from protocol.jobs.job import MAX_CUSTOM_ID, ItemError, check_custom_id
 from protocol.jobs.model_inputs import ModelInputs
 from protocol.jobs.rows import FileRow, ResultRow
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse, Tensor
 
 CUSTOM_ID = "custom_id"
-# Characters of a client's own text.
-MAX_TEXT = 512
 
 
 class _Head(msgspec.Struct):
@@ -171,8 +169,9 @@ def _custom_id(value: Any) -> str:
     if value is None:
         return ""
     text = value if isinstance(value, str) else str(value)
-    if isinstance(value, (bool, float, list, dict)) or len(text) > MAX_TEXT:
-        raise InvalidArgument(f"'custom_id': expected a text of at most {MAX_TEXT} characters, got {text!r:.60}")
+    if isinstance(value, (bool, float, list, dict)):
+        raise InvalidArgument(f"'custom_id': expected a text of at most {MAX_CUSTOM_ID} characters, got {text!r:.60}")
+    check_custom_id(text)
     return text
 
 
@@ -197,7 +196,7 @@ def answer_members(responses: Sequence[InferenceResponse]) -> dict[str, Any]:
 
 def error_json(error: ItemError) -> dict[str, str]:
     """Why a row has failed."""
-    return {"kind": error.kind, "message": error.message.encode("utf-8", "replace").decode()}
+    return {"kind": error.kind, "message": error.message}
 
 
 def response_json(response: InferenceResponse, *, is_generate: bool = False) -> msgspec.Raw:

@@ -16,7 +16,7 @@ import msgspec
 
 from protocol.errors import InvalidArgument
 from protocol.http.codec.json_text import JsonReader
-from protocol.jobs.job import Job
+from protocol.jobs.job import MAX_CUSTOM_ID, Job
 from protocol.jobs.job_json import job_json
 from protocol.jobs.source import OUTPUT_FORMATS, DataFormat, DataPlace, JobSource, format_of
 from protocol.jobs.states import JobState
@@ -92,7 +92,7 @@ class ListedRequest(msgspec.Struct):
 
     model_name: str
     model_version: str | int | None = None
-    custom_id: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)] = ""
+    custom_id: Annotated[str, msgspec.Meta(max_length=MAX_CUSTOM_ID)] = ""
 
     @property
     def version(self) -> int:

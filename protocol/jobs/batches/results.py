@@ -104,7 +104,7 @@ class ResultLines:
 
 def _error(item: Item) -> dict[str, str]:
     if item.error is not None:
-        code, message = item.error.kind.lower(), item.error.message.encode("utf-8", "replace").decode()
+        code, message = item.error.kind.lower(), item.error.message
     else:
         code, message = _UNANSWERED.get(item.state, ("unknown", f"This request is {item.state}."))
     return {"code": code, "message": message}
