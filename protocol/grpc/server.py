@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import socket
-from collections.abc import Sequence
 
 import trio
 
@@ -19,15 +18,14 @@ from protocol.grpc.connection.connection import Connection
 from protocol.grpc.inference.direct_infer import DirectInfer
 from protocol.grpc.services.handlers import grpc_handlers
 from protocol.grpc.settings import ALPN_PROTOCOL, ConnectionLimits, GrpcSettings, Keepalive
-from protocol.open_connections import Open
+from protocol.open_connections import Open, OpenConnections
+from protocol.reactor.arrivals import Arrivals, Listening
 from protocol.reactor.drivers import the_poller
-from protocol.reactor.last_connections import refuse_more
-from protocol.reactor.listening import open_listeners
 from protocol.reactor.replies import Replies
 from protocol.reactor.tls import agreed_protocol, server_stream
 from protocol.services import EdgeServices
 
-__all__ = ["ConnectionLimits", "GrpcSettings", "Keepalive", "serve_grpc"]
+__all__ = ["ConnectionLimits", "GrpcSettings", "Keepalive", "serve_calls", "serve_grpc"]
 
 
 async def serve_grpc(
@@ -35,37 +33,70 @@ async def serve_grpc(
     settings: GrpcSettings,
     stop: trio.Event,
     *,
+    arrivals: Arrivals | None = None,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stop` is set, then take no more and return when every call in progress has ended.
 
-    Started with the address that it listens on. Cancelling means: stop now, with all calls cancelled.
+    Started with the address that it listens on; with `arrivals` connections come from there. Cancelling means: stop
+    now, with all calls cancelled.
 
     Raises:
         OSError: the address cannot be bound.
     """
-    server = _Server(services, settings)
-    listeners = await open_listeners(settings.host, settings.port, reuse_port=settings.reuse_port)
-    with services.connections.of("grpc", server.count):
-        await _serve(server, listeners, stop, task_status)
+    templates = RequestTemplates()
+    replies = Replies(services.failures)
+    shared = Shared(
+        grpc_handlers(services, settings, templates, replies),
+        settings.limits,
+        services.limits,
+        services.memory,
+        threads=trio.CapacityLimiter(settings.threads),
+        direct=DirectInfer.of(services, settings, templates, replies),
+        flush=services.core.flush,
+        poller=the_poller(),
+        failures=services.failures,
+        failure_log=services.failure_log,
+        request_ids=services.request_ids,
+        key_name=services.access.key_name,
+        access_log=services.access_log,
+        unlogged=UNLOGGED,
+    )
+    run = functools.partial(serve_calls, shared, settings, replies, services.connections, stop)
+    await run(arrivals=arrivals, task_status=task_status)
+
+
+async def serve_calls(
+    shared: Shared,
+    settings: GrpcSettings,
+    replies: Replies,
+    counted: OpenConnections,
+    stop: trio.Event,
+    *,
+    arrivals: Arrivals | None = None,
+    task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """As `serve_grpc`, with the handlers of `shared`, which has a poller. `replies` are sent with their bursts."""
+    server = _Server(settings, shared, replies)
+    arrivals = arrivals or await Listening.open(settings.host, settings.port, reuse_port=settings.reuse_port)
+    with counted.of("grpc", server.count):
+        await _serve(server, arrivals, stop, task_status)
 
 
 async def _serve(
     server: _Server,
-    listeners: Sequence[trio.SocketListener],
+    arrivals: Arrivals,
     stop: trio.Event,
     task_status: trio.TaskStatus[tuple[str, int]],
 ) -> None:
     async with trio.open_nursery() as answering:
         answering.start_soon(server.answer)
         async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
-            serve = functools.partial(trio.serve_listeners, handler_nursery=connections)
-            accepting.start_soon(serve, server.serve_connection, listeners)
-            host, port = listeners[0].socket.getsockname()[:2]
-            task_status.started((host, port))
+            accepting.start_soon(arrivals.run, server.serve_connection, connections)
+            task_status.started(arrivals.address)
             await stop.wait()
             server.drain()
-            await refuse_more(listeners)
+            await arrivals.end()
             accepting.cancel_scope.cancel()
         answering.cancel_scope.cancel()
 
@@ -73,29 +104,14 @@ async def _serve(
 class _Server:
     """The connections that are open, those in their TLS handshake included."""
 
-    def __init__(self, services: EdgeServices, settings: GrpcSettings) -> None:
+    def __init__(self, settings: GrpcSettings, shared: Shared, replies: Replies) -> None:
+        assert shared.poller is not None
         self._settings = settings
-        self._counts = services.limits
-        templates = RequestTemplates()
-        self._failures = services.failures
-        self._replies = Replies(self._failures)
-        self._poller = the_poller()
-        self._shared = Shared(
-            grpc_handlers(services, settings, templates, self._replies),
-            settings.limits,
-            services.limits,
-            services.memory,
-            threads=trio.CapacityLimiter(settings.threads),
-            direct=DirectInfer.of(services, settings, templates, self._replies),
-            flush=services.core.flush,
-            poller=self._poller,
-            failures=self._failures,
-            failure_log=services.failure_log,
-            request_ids=services.request_ids,
-            key_name=services.access.key_name,
-            access_log=services.access_log,
-            unlogged=UNLOGGED,
-        )
+        self._shared = shared
+        self._replies = replies
+        self._poller = shared.poller
+        self._counts = shared.counts
+        self._failures = shared.failures
         self._count = 0
         self._connections: set[Connection] = set()
         self._is_draining = False
@@ -108,25 +124,27 @@ class _Server:
         with self._poller.calling_last(self._shared.flush):
             await self._replies.run()
 
-    async def serve_connection(self, stream: trio.SocketStream) -> None:
+    async def serve_connection(
+        self, stream: trio.SocketStream, /, *, peer: str | None = None, is_too_many: bool = False
+    ) -> None:
         """One client. A defect here costs this connection only."""
         if self._is_draining:  # accepted at the last moment
             await trio.aclose_forcefully(stream)
             return
-        if self._count >= self._settings.max_connections:
+        if is_too_many or self._count >= self._settings.max_connections:
             # Without a word: gRPC's clients take a greeting for success, and come back at once.
             self._counts.count("grpc", "max_connections")
             await trio.aclose_forcefully(stream)
             return
         self._count += 1
         try:
-            await self._serve(stream)
+            await self._serve(stream, peer)
         except Exception as error:
             self._failures.note("connection", error, "a gRPC connection failed, and ends")
         finally:
             self._count -= 1
 
-    async def _serve(self, stream: trio.SocketStream) -> None:
+    async def _serve(self, stream: trio.SocketStream, peer: str | None) -> None:
         with contextlib.suppress(OSError):  # gone already
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         transport: trio.abc.Stream = stream
@@ -138,7 +156,7 @@ class _Server:
         if self._is_draining:
             await trio.aclose_forcefully(transport)
             return
-        connection = Connection(transport, self._shared)
+        connection = Connection(transport, self._shared, peer)
         self._connections.add(connection)
         try:
             await connection.run()

@@ -42,19 +42,21 @@ class Served:
 
 
 class Connection:
-    """One client's. At `retires_at` (seconds of Trio's clock) it is as old as it may become."""
+    """One client's. At `retires_at` (seconds of Trio's clock) it is as old as it may become. `peer` is the client's
+    address where the socket does not know it."""
 
     def __init__(
         self,
         served: Served,
         stream: trio.SocketStream | trio.SSLStream[trio.SocketStream],
         retires_at: float = math.inf,
+        peer: str | None = None,
     ) -> None:
         self._served = served
         self._retires_at = retires_at
         self._retired: Http1 | Http2Connection | UpgradedConnection | None = None
         self._is_tls = isinstance(stream, trio.SSLStream)
-        self.wire: Wire = TlsWire(stream) if isinstance(stream, trio.SSLStream) else PlainWire(stream)
+        self.wire: Wire = TlsWire(stream) if isinstance(stream, trio.SSLStream) else PlainWire(stream, peer)
         self._running = trio.CancelScope()
         self._shaking_hands = trio.CancelScope()
         self._protocol: Http1 | Http2Connection | UpgradedConnection | None = None

@@ -13,7 +13,6 @@ import ssl
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
 
 import trio
 
@@ -28,8 +27,7 @@ from protocol.http.http2.upgraded.factory import UpgradedConnections
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
 from protocol.limits.request_memory import RequestMemory
 from protocol.open_connections import Count, Open
-from protocol.reactor.last_connections import refuse_more
-from protocol.reactor.listening import open_listeners
+from protocol.reactor.arrivals import Arrivals, Listening
 from protocol.reactor.tls import server_stream
 from protocol.sync.wakeup import Wakeup
 
@@ -58,6 +56,7 @@ async def serve_app(
     reuse_port: bool = False,
     leaving: trio.Event | None = None,
     counted: Callable[[Count], AbstractContextManager[None]] = lambda count: nullcontext(),
+    arrivals: Arrivals | None = None,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve an application until `stop` is set and the requests in flight have been answered.
@@ -68,25 +67,24 @@ async def serve_app(
     has sent on a connection before it could know. Cancelling closes everything at once. `on_limit` is called with the
     name of each limit that refuses something. `direct` answers requests that need no task; it runs here. A connection
     that fails by a defect ends, and is counted in `failures`. `counted` is entered with what counts open connections.
-    Responses that wait for HTTP/2 clients count in `memory`.
+    Responses that wait for HTTP/2 clients count in `memory`. With `arrivals` connections come from there, and host
+    and port are of no use.
 
     Raises:
         OSError: the address cannot be listened on.
     """
     server = ConnectionServer(app, limits, on_limit=on_limit, direct=direct, failures=failures, memory=memory, tls=tls)
     try:
-        listeners = await open_listeners(host, port, backlog=limits.backlog, reuse_port=reuse_port)
+        arrivals = arrivals or await Listening.open(host, port, backlog=limits.backlog, reuse_port=reuse_port)
     except OSError as exc:
         raise OSError(exc.errno, f"cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
-    bound: tuple[str, int] = listeners[0].socket.getsockname()[:2]
     with counted(server.count):
-        await _serve(server, listeners, bound, direct, stop, leaving, task_status)
+        await _serve(server, arrivals, direct, stop, leaving, task_status)
 
 
 async def _serve(
     server: ConnectionServer,
-    listeners: list[trio.SocketListener],
-    bound: tuple[str, int],
+    arrivals: Arrivals,
     direct: DirectInference | None,
     stop: trio.Event,
     leaving: trio.Event | None,
@@ -101,13 +99,11 @@ async def _serve(
             watching.start_soon(direct.run)
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
-                await accepting.start(
-                    partial(trio.serve_listeners, server.serve, listeners, handler_nursery=connections)
-                )
-                task_status.started(bound)
+                await accepting.start(arrivals.run, server.serve, connections)
+                task_status.started(arrivals.address)
                 await stop.wait()
                 await server.drain()
-                await refuse_more(listeners)
+                await arrivals.end()
                 accepting.cancel_scope.cancel()  # this closes the listeners, too
             await server.end()
         watching.cancel_scope.cancel()
@@ -156,15 +152,17 @@ class ConnectionServer:
     def count(self) -> Open:
         return Open(len(self._connections), sum(connection.stream_count for connection in self._connections))
 
-    async def serve(self, transport: trio.SocketStream) -> None:
+    async def serve(
+        self, transport: trio.SocketStream, /, *, peer: str | None = None, is_too_many: bool = False
+    ) -> None:
         """Serve one client, whose failure affects no other; `transport` is closed at the end."""
-        if len(self._connections) >= self._limits.max_connections:
+        if is_too_many or len(self._connections) >= self._limits.max_connections:
             await self._refuse(transport)
             return
         with suppress(OSError):  # gone already
             transport.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         stream = transport if self._tls is None else server_stream(transport, self._tls)
-        connection = Connection(self._served, stream, self._end_of_age())
+        connection = Connection(self._served, stream, self._end_of_age(), peer)
         self._connections.add(connection)
         if self.is_leaving:
             connection.leave()

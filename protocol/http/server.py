@@ -11,6 +11,7 @@ from protocol.http.connections import serve_app
 from protocol.http.direct_infer import DirectInference
 from protocol.http.routes import RouteTable
 from protocol.http.settings import ConnectionLimits, HttpSettings, Interface
+from protocol.reactor.arrivals import Arrivals
 from protocol.services import EdgeServices
 
 __all__ = ["ConnectionLimits", "HttpSettings", "serve_http"]
@@ -22,9 +23,11 @@ async def serve_http(
     stop: trio.Event,
     *,
     leaving: trio.Event | None = None,
+    arrivals: Arrivals | None = None,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve over HTTP until `stop` is set and every request in flight has its answer; `leaving` is as in `serve_app`.
+    """Serve over HTTP until `stop` is set and every request in flight has its answer; `leaving` and
+    `arrivals` are as in `serve_app`.
 
     Started with the bound (host, port) once connections are accepted. There is no deadline on draining: the caller's
     cancel scope is one. Cancelling closes all connections and cancels what they were waiting for.
@@ -51,5 +54,6 @@ async def serve_http(
         reuse_port=settings.reuse_port,
         leaving=leaving,
         counted=partial(services.connections.of, "openai" if settings.interface is Interface.OPENAI else "http"),
+        arrivals=arrivals,
         task_status=task_status,
     )

@@ -66,13 +66,14 @@ class Wire(Protocol):
 
 
 class PlainWire:
-    """Over a plain TCP or Unix socket, taken from an accepted stream, which is of no use afterwards."""
+    """Over a plain TCP or Unix socket, taken from an accepted stream, which is of no use afterwards. `peer` is the
+    client's address where the socket does not know it."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.SocketStream, peer: str | None = None) -> None:
         self._socket = socket.socket(fileno=stream.socket.detach())
         self._socket.setblocking(False)
         self._has_failed = False
-        self._peer: str | None = None
+        self._peer = peer
         _spare_pacing(self._socket)
 
     @property
@@ -307,9 +308,9 @@ class TlsWire(StreamWire):
         self.stream.transport_stream.socket.close()
 
 
-def wire_over(stream: trio.abc.Stream) -> Wire:
-    """The wire takes over the stream: only the wire may be used and closed from now on."""
-    return PlainWire(stream) if isinstance(stream, trio.SocketStream) else StreamWire(stream)
+def wire_over(stream: trio.abc.Stream, peer: str | None = None) -> Wire:
+    """The wire takes over the stream: only the wire may be used and closed from now on. `peer` is as in `PlainWire`."""
+    return PlainWire(stream, peer) if isinstance(stream, trio.SocketStream) else StreamWire(stream)
 
 
 def split(parts: Sequence[Buffer], size: int) -> tuple[list[Buffer], list[Buffer]]:

@@ -39,11 +39,12 @@ _KEEPALIVE_PING = b"alive?\0\0"
 
 
 class Connection:
-    """A peer's connection. `run` owns the transport and closes it on every way out."""
+    """A peer's connection. `run` owns the transport and closes it on every way out. `peer` is the client's address where
+    the transport does not know it."""
 
-    def __init__(self, transport: trio.abc.Stream, shared: Shared) -> None:
+    def __init__(self, transport: trio.abc.Stream, shared: Shared, peer: str | None = None) -> None:
         limits = shared.limits
-        self._wire = wire_over(transport)
+        self._wire = wire_over(transport, peer)
         self._shared = shared
         self._limits = limits
         self._h2 = ServerConnection(

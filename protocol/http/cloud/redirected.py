@@ -14,6 +14,7 @@ from protocol.http.errors import ErrorForm
 from protocol.http.exchange import App, Exchange
 from protocol.http.reply import Reply
 from protocol.http.wrapped import WrappedExchange
+from protocol.reactor.arrivals import Arrivals
 
 # Neither platform compresses: what proxies say of it is not for the server.
 _IGNORED = frozenset((b"accept-encoding", b"content-encoding"))
@@ -69,6 +70,7 @@ async def serve_platform(
     stop: trio.Event,
     *,
     leaving: trio.Event | None = None,
+    arrivals: Arrivals | None = None,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve a platform's application, which runs requests by `inner`, as `serve_app` does. Open connections are counted
@@ -89,5 +91,6 @@ async def serve_platform(
         memory=services.memory,
         leaving=leaving,
         counted=partial(services.connections.of, name),
+        arrivals=arrivals,
         task_status=task_status,
     )
