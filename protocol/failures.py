@@ -38,6 +38,10 @@ class CallbackFailures:
         more = f" ({unlogged} more like it since the last one that was logged)" if unlogged else ""
         logger.error("%s: a defect of the server%s", what, more, exc_info=error)
 
+    def add(self, place: str, count: int) -> None:
+        """Count failures that were noted elsewhere."""
+        self._counts[place] += count
+
     @contextmanager
     def noted(self, place: str, what: str) -> Iterator[None]:
         """A context manager that records and suppresses what is raised within."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, cast
 
@@ -39,6 +39,7 @@ from protocol.log.failure_log import FailureLog
 from protocol.media.fetcher import MediaFetcher
 from protocol.metrics_text import MetricsText
 from protocol.open_connections import OpenConnections
+from protocol.reactor.arrivals import Arrivals
 from protocol.reactor.tls import TlsFiles, server_context
 from protocol.responses.background import Responses
 from protocol.server_settings import LogControl, TraceControl
@@ -46,6 +47,14 @@ from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable
 from trioton.delayed_core import DelayedCore
 from trioton.settings import Address, Settings
+
+# Of connections that come from edge processes, which keep the limits of those of clients.
+_UNLIMITED = 2**31 - 1
+_FOR_GOOD = 7 * 24 * 3600 * 1000  # milliseconds
+
+
+class Maker(Protocol):
+    def __call__(self, settings: Settings, shared: Shared, address: Address, tls: ssl.SSLContext | None, /) -> Edge: ...
 
 
 class Edge(Protocol):
@@ -56,7 +65,8 @@ class Edge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the edges of one server have in common. `leaving` is set when it was told to stop."""
+    """What the edges of one server have in common. `leaving` is set when it was told to stop. `relayed` has the words
+    of services whose connections come from edge processes, each with one client's requests."""
 
     core: InferenceCore
     shared_memory: SharedMemoryTable
@@ -78,6 +88,7 @@ class Shared:
     media: MediaFetcher | None
     console: Console | None
     keeping: JobKeeping
+    relayed: Mapping[str, Arrivals] = field(default_factory=dict)
 
 
 def tls_contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
@@ -111,9 +122,39 @@ def edges(settings: Settings, shared: Shared, tls: Mapping[str, ssl.SSLContext])
         "vertex-ai": _vertex_ai,
         "metrics": _metrics,
     }
-    return {
-        word: makers[word](settings, shared, address, tls.get(word)) for word, address in settings.services().items()
-    }
+    made: dict[str, Edge] = {}
+    for word, address in settings.services().items():
+        if word in shared.relayed:
+            made[word] = _behind_edges(settings, shared, word, makers[word])
+        else:
+            made[word] = makers[word](settings, shared, address, tls.get(word))
+    return made
+
+
+def _behind_edges(settings: Settings, shared: Shared, word: str, make: Maker) -> Edge:
+    """The core's own edge of a service whose clients are connected with edge processes. These keep the limits of
+    connections, and count them."""
+    arrivals = shared.relayed[word]
+    shared = replace(shared, connections=OpenConnections(), leaving=trio.Event())
+    unlimited = replace(
+        settings,
+        http_max_connections=_UNLIMITED,
+        http_max_requests_per_connection=0,
+        http_max_connection_age=None,
+        http_idle_timeout=_FOR_GOOD,
+        http_send_timeout=_FOR_GOOD,
+        grpc_max_connections=_UNLIMITED,
+        grpc_max_concurrent_streams=_UNLIMITED,
+        grpc_max_stream_resets=_UNLIMITED,
+        grpc_max_control_frames=_UNLIMITED,
+        grpc_max_connection_age=None,
+        grpc_max_connection_idle=0,
+        grpc_send_timeout=_FOR_GOOD,
+        grpc_http2_max_ping_strikes=0,
+        grpc_infer_response_compression_level="none",
+    )
+    edge = cast(Callable[..., Awaitable[None]], make(unlimited, shared, arrivals.address, None))
+    return partial(edge, arrivals=arrivals)
 
 
 def _grpc(settings: Settings, shared: Shared, address: Address, tls: ssl.SSLContext | None) -> Edge:

@@ -19,8 +19,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,7 @@ from protocol.log.failure_log import FailureLog
 from protocol.media.fetcher import MediaFetcher
 from protocol.metrics_text import MetricsText
 from protocol.open_connections import OpenConnections
+from protocol.reactor.arrivals import Arrivals
 from protocol.reactor.drivers import the_poller
 from protocol.responses.background import Responses
 from protocol.server_settings import LogControl, LogSettings
@@ -74,6 +76,7 @@ from trioton.access_writer import AccessWriter
 from trioton.capturing import capture_of, captured
 from trioton.console import live_console, log_tail
 from trioton.core_settings import core_settings
+from trioton.edge_processes.edges import OWN_WORDS, EdgeProcesses, EdgeStartError
 from trioton.edges import Edge, Shared, edges, services_of_batches
 from trioton.ending import Ending, ExitTimeoutExpired
 from trioton.flags import UsageError
@@ -231,12 +234,14 @@ class Server:
             self.core, self._responses, drain_secs=settings.drain_secs, exit_timeout_secs=settings.exit_timeout_secs
         )
         self._memory = RequestMemory(settings.request_memory())
+        self._edge_processes = self._edge_processes_of(settings)
         self._console = live_console(settings, self.core, self._failures, self._failure_log, self._job_figures)
         self._jobs: ServerJobs | None = None
         self._keeping = JobKeeping(is_awaited=True)
         self._stop = trio.Event()
         self._leaving = trio.Event()
         self._close_edges = trio.Event()
+        self._close_relayed = trio.Event()  # the edges behind edge processes
         self._close_metrics = trio.Event()
         self.listening = trio.Event()
         self.started = trio.Event()
@@ -303,6 +308,7 @@ class Server:
                             await self._open_services(files, nursery, metrics, background)
                             await nursery.start(self.core.run)
                             await self._start_jobs(files.keys, background)
+                            await self._wait_for_edges()
                             await self._start_serving()
                         except StartError as error:  # raised below, outside the nursery, after an orderly end
                             failure = error
@@ -398,6 +404,15 @@ class Server:
         keeping = self._keeping
         keeping.jobs, keeping.batches, keeping.is_awaited = started.jobs, started.batches, False
 
+    async def _wait_for_edges(self) -> None:
+        """Nobody is told that the server is ready before it can be reached."""
+        if self._edge_processes is None:
+            return
+        try:
+            await self._edge_processes.wait_serving()
+        except EdgeStartError as error:
+            raise StartError(f"{error}; see --edge-processes") from None
+
     async def _start_serving(self) -> None:
         """What is to be done when the models are loaded."""
         logger.info("%s", await self.model_table(), extra=VERBATIM)
@@ -429,15 +444,48 @@ class Server:
         background.start_soon(self._responses.run)
         if self._console is not None:
             background.start_soon(self._console.sampler.run, self._leaving)
-        opening = edges(self.settings, self._shared(files.keys), files.tls)
+        relayed = await self._open_edge_processes(nursery)
+        opening = edges(self.settings, replace(self._shared(files.keys), relayed=relayed), files.tls)
         for word, edge in opening.items():
             is_metrics = word == "metrics"
-            close = self._close_metrics if is_metrics else self._close_edges
+            close = self._close_relayed if word in relayed else self._close_edges
+            close = self._close_metrics if is_metrics else close
             self.addresses[word] = await self._open(word, edge, metrics if is_metrics else nursery, close)
         if opening:
             places = (f"{SERVICE_NAMES[word]} at {address_text(address)}" for word, address in self.addresses.items())
             logger.info("Listening, and not ready until the models are loaded: %s", ", ".join(places))
         self.listening.set()
+
+    def _edge_processes_of(self, settings: Settings) -> EdgeProcesses | None:
+        if not settings.edge_processes:
+            return None
+        return EdgeProcesses(
+            settings,
+            limits=self._limits,
+            failures=self._failures,
+            connections=self._connections,
+            memory=self._memory,
+        )
+
+    async def _open_edge_processes(self, nursery: trio.Nursery) -> Mapping[str, Arrivals]:
+        """Listen for what edge processes serve, and start them: where their connections to the core come from."""
+        processes = self._edge_processes
+        if processes is None:
+            return {}
+        found: dict[str, Arrivals] = {}
+        for word, address in self.settings.services().items():
+            if word not in OWN_WORDS:
+                with self._listening(word):
+                    await processes.open(word, address)
+                found[word] = processes.relayed(word)
+        nursery.start_soon(self._run_edge_processes, processes)
+        return found
+
+    async def _run_edge_processes(self, processes: EdgeProcesses) -> None:
+        try:
+            await processes.run(self._leaving, self._close_edges)
+        finally:
+            self._close_relayed.set()
 
     async def _start_quotas(self, keys: KeysFile | None, background: trio.Nursery) -> None:
         try:
@@ -486,16 +534,21 @@ class Server:
         )
 
     async def _open(self, word: str, edge: Edge, nursery: trio.Nursery, close: trio.Event) -> Address:
-        try:
+        with self._listening(word):
             # Only the two that a client sees matter; an IPv6 address has more parts.
             host, port, *_ = await nursery.start(edge, close)
+        return host, port
+
+    @contextmanager
+    def _listening(self, word: str) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             wanted = address_text(self.settings.services()[word])
             raise StartError(
                 f"cannot listen on {wanted} for {SERVICE_NAMES[word]}: {_reason(error)}; "
                 f"choose another address with --{word}-address or --{word}-port"
             ) from None
-        return host, port
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ from trioton.store_flags import repository_place
 
 SERVER = "Server and model repository"
 BUSY_POLL_SECONDS = 200e-6
+MOST_EDGES = 128
+_CORES_FOR_EDGES, _MOST_AUTO_EDGES = 4, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,17 @@ def backend_settings(settings: Sequence[BackendSetting]) -> dict[str, dict[str, 
     for setting in settings:
         made.setdefault(setting.backend, {})[setting.key] = setting.value
     return made
+
+
+def edge_count(text: str) -> int:
+    """The value of --edge-processes."""
+    if text == "auto":
+        cores = math.floor(core_count())
+        return 0 if cores < _CORES_FOR_EDGES else min(cores // 2, _MOST_AUTO_EDGES)
+    try:
+        return integer(0, MOST_EDGES)(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or auto") from None
 
 
 def config_name(text: str) -> str:
@@ -191,6 +205,15 @@ class ServerFlags:
         help="How sockets of clients and workers are waited for. inline: in place of Trio's own wait for I/O, with one "
         "private attribute of Trio's. task: by a task, with Trio's public interface only; it takes more processor time "
         "for each request, and does not busy-poll. Where the attribute is missing, it is task.",
+    )
+    edge_processes: int = flag(
+        0,
+        edge_count,
+        group=SERVER,
+        metavar="<n>|auto",
+        help="How many processes have the connections of clients, with TLS, HTTP and gRPC, off the loop that models "
+        "are called from; 0 for none: everything in one process. auto: none below four cores, else one for every two, "
+        "eight at most.",
     )
     drain_secs: int = flag(
         0,

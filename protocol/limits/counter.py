@@ -16,6 +16,10 @@ class LimitCounter:
     def count(self, protocol: str, limit: str) -> None:
         self._counts[protocol, limit] += 1
 
+    def add(self, protocol: str, limit: str, count: int) -> None:
+        """Count refusals that were counted elsewhere."""
+        self._counts[protocol, limit] += count
+
     def counts(self) -> Mapping[tuple[str, str], int]:
         """Refusals by protocol and limit, those that have happened at least once."""
         return dict(self._counts)

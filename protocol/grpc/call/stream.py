@@ -68,6 +68,7 @@ class Stream(StreamIterator[Any]):
         is_unlogged: it has no line there itself: each request in it has one.
         has_returned: its handler has, with `failure` if that is not None.
         more_trailers: what is told behind a response that has succeeded.
+        trailers: the end of the response, where the handler has it from elsewhere.
         bytes_in, bytes_out: of its messages.
     """
 
@@ -100,6 +101,7 @@ class Stream(StreamIterator[Any]):
         self.has_returned = False
         self.failure: Exception | None = None
         self.more_trailers: Callable[[], Sequence[Header]] | None = None
+        self.trailers: Sequence[Header] | None = None
         self.bytes_in = self.bytes_out = 0
         self.started_ns = time.monotonic_ns()
         # By the head alone: a cycle would keep the response until it is collected.
@@ -126,6 +128,11 @@ class Stream(StreamIterator[Any]):
     def header(self, name: str) -> str | None:
         """The first value of a header by its name in lower case; None where the call has none."""
         return _value_in(self._headers, name)
+
+    @property
+    def sent_headers(self) -> Sequence[Header]:
+        """All headers of the call, as they came."""
+        return self._headers
 
     def forwardable_headers(self) -> list[tuple[str, str]]:
         """The client's metadata as it was sent (binary values in base64), without what gRPC itself uses."""

@@ -291,6 +291,8 @@ class Calls:
                     self._note_failure(stream, error)
                 return error_trailers(error, stream.method, of_call(stream.origin))
         stream.has_returned = not stream.is_closed
+        if stream.trailers is not None:
+            return stream.trailers
         more = stream.more_trailers
         return OK_TRAILERS if more is None else (*OK_TRAILERS, *more())
 

@@ -39,8 +39,8 @@ _KEEPALIVE_PING = b"alive?\0\0"
 
 
 class Connection:
-    """A peer's connection. `run` owns the transport and closes it on every way out. `peer` is the client's address where
-    the transport does not know it."""
+    """A peer's connection. `run` owns the transport and closes it on every way out. `peer` is the client's address
+    where the transport does not know it."""
 
     def __init__(self, transport: trio.abc.Stream, shared: Shared, peer: str | None = None) -> None:
         limits = shared.limits

@@ -1,0 +1,199 @@
+"""One edge process, as the core's process sees it: started, watched, and ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import trio
+
+from protocol.reactor.arrivals import HandedOver
+from protocol.sync.wakeup import WaitingTasks
+from trioton.bound import bound_command
+from trioton.edge_processes.balance import EdgeLoad
+from trioton.edge_processes.channel import Channel, ChannelFull, ChannelLost, channel_pair
+from trioton.edge_processes.figures import EdgeFigures
+from trioton.edge_processes.messages import (
+    Connect,
+    Figures,
+    Leave,
+    LogLine,
+    Ping,
+    Progress,
+    Ready,
+    Stop,
+    ToCore,
+    ToEdge,
+    Upstream,
+)
+from trioton.edge_processes.start import EdgeStart
+from trioton.module_path import module_path
+
+logger = logging.getLogger(__name__)
+
+MODULE = "trioton.edge_processes"
+CHECK_SECONDS = 1.0
+# Checks in a row without an answer after which it is killed, and before it has begun to serve at all.
+STUCK_AFTER = 10
+START_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeContext:
+    """What all edge processes share. `relayed` are the core's own edges by their words, `changed` is told when there is
+    an edge that may take connections."""
+
+    start: Callable[[int], EdgeStart]
+    relayed: Mapping[str, HandedOver]
+    changed: WaitingTasks
+
+
+class EdgeProcess:
+    """One life of the edge with that number. `run` owns the process.
+
+    Attributes:
+        load: how busy it is.
+        has_served: it has been ready.
+    """
+
+    def __init__(self, number: int, context: EdgeContext, figures: EdgeFigures) -> None:
+        self.load = EdgeLoad()
+        self.has_served = False
+        self._number = number
+        self._context = context
+        self._figures = figures
+        self._channel: Channel[ToEdge, ToCore] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_stopping = False
+        self._ready = trio.Event()
+
+    async def run(self) -> int:
+        """Until the process has ended; answers its exit code. Cancelled, it is killed. Raises OSError if it cannot be
+        started."""
+        own, its = channel_pair()
+        with its:
+            self._channel = Channel(own, ToCore)
+            self._process = process = self._spawn(its)
+        try:
+            with suppress(ChannelLost):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._channel.write)
+                    nursery.start_soon(self._check)
+                    try:
+                        await self._receive(self._channel)
+                    finally:
+                        nursery.cancel_scope.cancel()
+        except* ChannelLost:
+            pass
+        finally:
+            self.load.is_ready = False
+            self._channel.close()
+            with trio.CancelScope(shield=True):
+                await self._reap(process)
+        return process.returncode
+
+    def hand_over(self, word: str, accepted: socket.socket, number: int, *, is_too_many: bool) -> bool:
+        """Pass a connection on, which stays open here; False where it cannot take it now."""
+        if self._channel is None:
+            return False
+        try:
+            if not self._channel.try_send(Connect(word, is_too_many), accepted):
+                return False
+        except ChannelLost:
+            return False
+        self.load.note_handed(word, number, is_too_many=is_too_many)
+        return True
+
+    def leave(self) -> None:
+        self._tell(Leave())
+
+    def stop(self) -> None:
+        """Have it end once it has answered everything; `run` returns then."""
+        self._is_stopping = True
+        self._tell(Stop())
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGKILL)
+
+    def _tell(self, message: ToEdge) -> None:
+        if self._channel is not None:
+            try:
+                self._channel.send(message)
+            except ChannelFull:
+                self.kill()
+
+    def _spawn(self, its: socket.socket) -> subprocess.Popen[bytes]:
+        """Some milliseconds of the loop; by its thread, with which the process ends."""
+        process = subprocess.Popen(
+            bound_command([sys.executable, "-m", MODULE, str(self._number), str(its.fileno())]),
+            stdin=subprocess.PIPE,
+            pass_fds=(its.fileno(),),
+            env={**os.environ, "PYTHONPATH": module_path()},
+        )
+        assert process.stdin is not None
+        with process.stdin as stdin, suppress(BrokenPipeError):
+            stdin.write(pickle.dumps(self._context.start(self._number)))
+        return process
+
+    async def _reap(self, process: subprocess.Popen[bytes]) -> None:
+        """It has closed its end, so it is ending, or it is not to go on."""
+        if self._is_stopping:
+            with trio.move_on_after(1.0):
+                await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
+        self.kill()
+        await trio.to_thread.run_sync(process.wait)
+
+    async def _check(self) -> None:
+        """Kill it when it does not answer any more. Counted in checks, so that the time in which this process itself
+        was held does not count."""
+        with trio.move_on_after(START_SECONDS):
+            await self._ready.wait()
+        assert self._channel is not None
+        while self._ready.is_set():
+            with suppress(ChannelLost):
+                self._channel.try_send(Ping())
+            self.load.unanswered += 1
+            if self.load.unanswered > STUCK_AFTER:
+                break
+            await trio.sleep(CHECK_SECONDS)
+        logger.error("edge process %d does not answer, and is killed", self._number)
+        self.kill()
+
+    async def _receive(self, channel: Channel[ToEdge, ToCore]) -> None:
+        while True:
+            message, passed = await channel.receive()
+            match message:
+                case Progress(taken, ended):
+                    self.load.note_progress(taken, ended)
+                    self._context.changed.wake_all()
+                case Upstream(word, client) if passed is not None and word in self._context.relayed:
+                    self._context.relayed[word].put(passed, client)
+                    passed = None
+                case Figures():
+                    self._figures.add(message)
+                    if self.load.unanswered:
+                        self.load.unanswered = 0
+                        self._context.changed.wake_all()
+                case LogLine():
+                    self._log(message)
+                case Ready():
+                    self.load.is_ready = self.has_served = True
+                    self.load.unanswered = 0
+                    self._ready.set()
+                    self._context.changed.wake_all()
+            if passed is not None:
+                passed.close()
+
+    def _log(self, line: LogLine) -> None:
+        lost = f" ({line.lost} lines before it were lost)" if line.lost else ""
+        logging.getLogger(line.logger).log(line.level, "edge %d: %s%s", self._number, line.text, lost)

@@ -1,0 +1,157 @@
+"""An edge process: serves the connections that the core's process hands to it, and ends with that process."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import pickle
+import signal
+import socket
+import sys
+from collections import Counter
+from functools import partial
+
+import trio
+
+from protocol.failures import CallbackFailures
+from protocol.limits.counter import LimitCounter
+from protocol.limits.request_memory import RequestMemory
+from protocol.open_connections import OpenConnections
+from protocol.reactor.arrivals import HandedOver
+from protocol.reactor.drivers import the_poller
+from protocol.sync.wakeup import Wakeup
+from trioton.allocator import give_back_when_idle, keep_freed_memory
+from trioton.edge_processes.channel import Channel, ChannelLost
+from trioton.edge_processes.figures import FigureSource
+from trioton.edge_processes.log import log_to
+from trioton.edge_processes.messages import (
+    Connect,
+    Leave,
+    Ping,
+    Progress,
+    Ready,
+    Stop,
+    ToCore,
+    ToEdge,
+    Upstream,
+)
+from trioton.edge_processes.serving import Serving, edge_services
+from trioton.edge_processes.start import EdgeStart
+from trioton.loop_lag import LoopLag
+from trioton.process import GARBAGE_THRESHOLDS
+
+_PR_SET_NAME = 15
+
+
+def main() -> None:
+    number, descriptor = map(int, sys.argv[1:])
+    # The core's process says when to end; a terminal or a supervisor that signals every process does not.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _set_name(f"trioton-edge-{number}")
+    start = pickle.loads(sys.stdin.buffer.read())
+    assert isinstance(start, EdgeStart)
+    control = socket.socket(fileno=descriptor)
+    control.set_inheritable(False)
+    keep_freed_memory()
+    trio.run(EdgeProgram(start, control).run)
+
+
+class EdgeProgram:
+    """One edge process."""
+
+    def __init__(self, start: EdgeStart, control: socket.socket) -> None:
+        self._start = start
+        self._channel: Channel[ToCore, ToEdge] = Channel(control, ToEdge)
+        self._limits = LimitCounter()
+        self._failures = CallbackFailures()
+        self._connections = OpenConnections()
+        self._lag = LoopLag()
+        self._figures = FigureSource(self._limits, self._failures, self._lag, self._connections)
+        self._arrivals = {
+            word: HandedOver(address, partial(self._note_end, word)) for word, address in start.addresses.items()
+        }
+        self._taken = 0
+        self._ended: Counter[str] = Counter()
+        self._has_progress = Wakeup()
+        self._leaving = trio.Event()
+        self._stop = trio.Event()
+
+    async def run(self) -> None:
+        """Until told to stop, and everything is answered; or the core's process is gone."""
+        settings = self._start.settings
+        log_to(self._channel, settings)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._channel.write)
+            nursery.start_soon(self._tell_progress)
+            nursery.start_soon(self._lag.run)
+            nursery.start_soon(give_back_when_idle)
+            nursery.start_soon(self._receive, nursery.cancel_scope)
+            poller = the_poller(settings.poller)
+            with poller.busy.limited_to(settings.busy_poll_seconds()):
+                async with trio.open_nursery() as services:
+                    for serve in edge_services(self._start, self._serving()):
+                        await services.start(serve)
+                    gc.collect()
+                    gc.freeze()
+                    gc.set_threshold(*GARBAGE_THRESHOLDS)
+                    self._channel.send(Ready())
+            nursery.cancel_scope.cancel()
+        self._channel.close()
+
+    def _serving(self) -> Serving:
+        return Serving(
+            arrivals=self._arrivals,
+            open_upstream=self._open_upstream,
+            limits=self._limits,
+            failures=self._failures,
+            connections=self._connections,
+            memory=RequestMemory(self._start.memory),
+            leaving=self._leaving,
+            stop=self._stop,
+        )
+
+    async def _receive(self, scope: trio.CancelScope) -> None:
+        while True:
+            try:
+                message, passed = await self._channel.receive()
+            except ChannelLost:  # the core is gone, and everything with it
+                scope.cancel()
+                return
+            match message:
+                case Connect(word, is_too_many) if passed is not None:
+                    self._taken += 1
+                    self._arrivals[word].put(passed, is_too_many=is_too_many)
+                    self._has_progress.wake()
+                case Leave():
+                    self._leaving.set()
+                case Stop():
+                    self._leaving.set()
+                    self._stop.set()
+                case Ping():
+                    self._channel.send(self._figures.take())
+
+    def _note_end(self, word: str) -> None:
+        self._ended[word] += 1
+        self._has_progress.wake()
+
+    async def _tell_progress(self) -> None:
+        while True:
+            if self._taken or self._ended:
+                taken, ended = self._taken, dict(self._ended)
+                self._taken = 0
+                self._ended.clear()
+                self._channel.send(Progress(taken, ended))
+            await self._has_progress.wait()
+
+    async def _open_upstream(self, word: str, client: str) -> trio.SocketStream:
+        """A connection to the core's edge, which may be used before the core knows of it."""
+        own, its = socket.socketpair()
+        self._channel.send(Upstream(word, client), its)
+        return trio.SocketStream(trio.socket.from_stdlib_socket(own))
+
+
+def _set_name(name: str) -> None:
+    """As `ps` and `top` show it."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)

@@ -1,0 +1,96 @@
+"""Composes the services of an edge process from the settings."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from protocol.failures import CallbackFailures
+from protocol.grpc.relay.server import serve_relayed
+from protocol.http.connections import serve_app
+from protocol.http.relay.app import RelayApp
+from protocol.http.relay.upstream import Upstreams
+from protocol.limits.counter import LimitCounter
+from protocol.limits.request_memory import RequestMemory
+from protocol.open_connections import OpenConnections
+from protocol.reactor.arrivals import HandedOver
+from trioton.edge_processes.start import EdgeStart
+from trioton.edges import tls_contexts
+
+
+class Serve(Protocol):
+    def __call__(self, *, task_status: trio.TaskStatus[tuple[str, int]]) -> Awaitable[None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What the services of one edge process share. `open_upstream` opens a connection to the core's edge of a word, in
+    the name of a client."""
+
+    arrivals: Mapping[str, HandedOver]
+    open_upstream: Callable[[str, str], Awaitable[trio.SocketStream]]
+    limits: LimitCounter
+    failures: CallbackFailures
+    connections: OpenConnections
+    memory: RequestMemory
+    leaving: trio.Event
+    stop: trio.Event
+
+
+def edge_services(start: EdgeStart, serving: Serving) -> Iterator[Serve]:
+    """Each as a function that serves. Reads the certificates; raises CertificateError."""
+    settings = start.settings
+    tls = tls_contexts(settings)
+    for word, arrivals in serving.arrivals.items():
+        open_upstream = partial(serving.open_upstream, word)
+        if word == "grpc":
+            yield partial(
+                serve_relayed,
+                open_upstream,
+                replace(settings.grpc_edge(), tls=tls.get(word)),
+                arrivals,
+                serving.stop,
+                limits=serving.limits,
+                memory=serving.memory,
+                failures=serving.failures,
+                connections=serving.connections,
+            )
+        else:
+            yield partial(_serve_http, start, serving, word, tls=tls.get(word))
+
+
+async def _serve_http(
+    start: EdgeStart,
+    serving: Serving,
+    word: str,
+    *,
+    tls: ssl.SSLContext | None,
+    task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    settings = start.settings.http_edge()
+    upstreams = Upstreams(partial(serving.open_upstream, word))
+    on_limit = partial(serving.limits.count, "http")
+    app = RelayApp(upstreams, serving.memory, on_limit, settings.body_timeout, settings.linger)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(upstreams.run)
+        await serve_app(
+            app,
+            settings.host,
+            settings.port,
+            settings.connections,
+            serving.stop,
+            on_limit=on_limit,
+            failures=serving.failures,
+            memory=serving.memory,
+            tls=tls,
+            leaving=serving.leaving,
+            counted=partial(serving.connections.of, word),
+            arrivals=serving.arrivals[word],
+            task_status=task_status,
+        )
+        nursery.cancel_scope.cancel()
