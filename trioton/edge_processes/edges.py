@@ -23,7 +23,7 @@ from protocol.sync.wakeup import WaitingTasks
 from trioton.edge_processes.balance import order
 from trioton.edge_processes.edge import EdgeContext, EdgeProcess
 from trioton.edge_processes.figures import EdgeFigures
-from trioton.edge_processes.start import EdgeStart
+from trioton.edge_processes.start import EdgeStart, edge_start
 from trioton.settings import Address, Settings
 
 logger = logging.getLogger(__name__)
@@ -205,7 +205,7 @@ class EdgeProcesses:
 
     def _start_of(self, number: int) -> EdgeStart:
         addresses: Mapping[str, Address] = {word: each.relayed.address for word, each in self._services.items()}
-        return EdgeStart(number, self.count, self._settings, addresses, self._memory.limit // (2 * self.count))
+        return edge_start(self._settings, number, addresses, self._memory.limit // (2 * self.count))
 
     async def _keep(self, edge: _Edge, context: EdgeContext) -> None:
         """Start it, and again when it has died, until the server stops."""

@@ -7,7 +7,6 @@ import logging
 from trioton.edge_processes.channel import MOST_BYTES, Channel, ChannelFull
 from trioton.edge_processes.messages import LogLine, ToCore, ToEdge
 from trioton.log.server_log import PACKAGES, verbose_level
-from trioton.settings import Settings
 
 # Lines that wait for the core; others are counted, and lost.
 _MOST_QUEUED = 500
@@ -36,13 +35,13 @@ class ChannelHandler(logging.Handler):
             self.handleError(record)
 
 
-def log_to(channel: Channel[ToCore, ToEdge], settings: Settings) -> None:
+def log_to(channel: Channel[ToCore, ToEdge], verbosity: int) -> None:
     """For the life of this process. What the core's log leaves out at its start is not sent."""
     handler = ChannelHandler(channel)
     handler.setFormatter(logging.Formatter("%(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
-    level = verbose_level(settings.log_verbose) if settings.log_verbose else logging.INFO
+    level = verbose_level(verbosity) if verbosity else logging.INFO
     for package in PACKAGES:
         logging.getLogger(package).setLevel(level)

@@ -79,18 +79,18 @@ class EdgeProgram:
 
     async def run(self) -> None:
         """Until told to stop, and everything is answered; or the core's process is gone."""
-        settings = self._start.settings
-        log_to(self._channel, settings)
+        start = self._start
+        log_to(self._channel, start.log_verbose)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._channel.write)
             nursery.start_soon(self._tell_progress)
             nursery.start_soon(self._lag.run)
             nursery.start_soon(give_back_when_idle)
             nursery.start_soon(self._receive, nursery.cancel_scope)
-            poller = the_poller(settings.poller)
-            with poller.busy.limited_to(settings.busy_poll_seconds()):
+            poller = the_poller(start.poller)
+            with poller.busy.limited_to(start.busy_poll_seconds):
                 async with trio.open_nursery() as services:
-                    for serve in edge_services(self._start, self._serving()):
+                    for serve in edge_services(start, self._serving()):
                         await services.start(serve)
                     gc.collect()
                     gc.freeze()

@@ -12,15 +12,16 @@ import trio
 
 from protocol.failures import CallbackFailures
 from protocol.grpc.relay.server import serve_relayed
-from protocol.http.connections import serve_app
+from protocol.grpc.settings import ALPN_PROTOCOL as GRPC_ALPN_PROTOCOL
+from protocol.http.connections import ALPN_PROTOCOLS, serve_app
 from protocol.http.relay.app import RelayApp
 from protocol.http.relay.upstream import Upstreams
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.open_connections import OpenConnections
 from protocol.reactor.arrivals import HandedOver
+from protocol.reactor.tls import server_context
 from trioton.edge_processes.start import EdgeStart
-from trioton.edges import tls_contexts
 
 
 class Serve(Protocol):
@@ -44,15 +45,15 @@ class Serving:
 
 def edge_services(start: EdgeStart, serving: Serving) -> Iterator[Serve]:
     """Each as a function that serves. Reads the certificates; raises CertificateError."""
-    settings = start.settings
-    tls = tls_contexts(settings)
     for word, arrivals in serving.arrivals.items():
-        open_upstream = partial(serving.open_upstream, word)
+        files = start.tls.get(word)
+        protocols = (GRPC_ALPN_PROTOCOL,) if word == "grpc" else ALPN_PROTOCOLS
+        tls = None if files is None else server_context(files, protocols)
         if word == "grpc":
             yield partial(
                 serve_relayed,
-                open_upstream,
-                replace(settings.grpc_edge(), tls=tls.get(word)),
+                partial(serving.open_upstream, word),
+                replace(start.grpc, tls=tls),
                 arrivals,
                 serving.stop,
                 limits=serving.limits,
@@ -61,18 +62,18 @@ def edge_services(start: EdgeStart, serving: Serving) -> Iterator[Serve]:
                 connections=serving.connections,
             )
         else:
-            yield partial(_serve_http, start, serving, word, tls=tls.get(word))
+            yield partial(_serve_http, start, serving, word, tls)
 
 
 async def _serve_http(
     start: EdgeStart,
     serving: Serving,
     word: str,
-    *,
     tls: ssl.SSLContext | None,
+    *,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    settings = start.settings.http_edge()
+    settings = start.http
     upstreams = Upstreams(partial(serving.open_upstream, word))
     on_limit = partial(serving.limits.count, "http")
     app = RelayApp(upstreams, serving.memory, on_limit, settings.body_timeout, settings.linger)

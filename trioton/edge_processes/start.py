@@ -5,16 +5,46 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from protocol.grpc.settings import GrpcSettings
+from protocol.http.settings import HttpSettings
+from protocol.reactor.drivers import PollerKind
+from protocol.reactor.tls import TlsFiles
 from trioton.settings import Address, Settings
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeStart:
-    """`number` counts the edge processes from 1 to `count`; `addresses` is where clients reach the services that they
-    serve, by the words of their flags. `memory` is what this one may hold of responses, in bytes."""
+    """No more of the server's settings than its edges need.
+
+    Attributes:
+        number: from 1 on.
+        addresses: where clients reach the services that it serves, by the words of their flags.
+        memory: the most bytes that it holds of responses.
+        tls: certificates by the words of the services that have any.
+    """
 
     number: int
-    count: int
-    settings: Settings
     addresses: Mapping[str, Address]
     memory: int
+    http: HttpSettings
+    grpc: GrpcSettings
+    tls: Mapping[str, TlsFiles]
+    log_verbose: int
+    poller: PollerKind
+    busy_poll_seconds: float
+
+
+def edge_start(settings: Settings, number: int, addresses: Mapping[str, Address], memory: int) -> EdgeStart:
+    http, grpc = settings.http_tls(), settings.grpc_tls()
+    files = {"http": http, "openai": http, "grpc": grpc}
+    return EdgeStart(
+        number,
+        addresses,
+        memory,
+        settings.http_edge(),
+        settings.grpc_edge(),
+        {word: found for word, found in files.items() if found is not None and word in addresses},
+        settings.log_verbose,
+        settings.poller,
+        settings.busy_poll_seconds(),
+    )
