@@ -132,6 +132,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "metrics": "connections errors exchange metrics_page reply settings",
         "server": "app connections direct_infer routes settings",
         "cloud": "app codec connections errors exchange handlers reply routes settings wrapped",
+        "relay": "body errors exchange head reply",
     },
     "protocol.grpc": {
         "settings": "",
@@ -143,6 +144,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "services": "access call codec inference settings status",
         "connection": "call codec inference settings status",
         "server": "access codec connection inference services settings",
+        "relay": "call connection server settings",
     },
     "protocol.http.openai": {
         "errors": "",

@@ -226,6 +226,7 @@ class Server:
             exemplars=exemplars,
             jobs=self._job_figures,
             quotas=lambda: None if self._quotas is None else self._quotas.figures,
+            edges=lambda: () if self._edge_processes is None else self._edge_processes.readings(),
         )
         self._metrics_text = MetricsText(self._metrics.render)
         self._shared_memory = SharedMemoryTable(allow_registration=settings.allow_client_shm)

@@ -40,14 +40,23 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-# Their tests run twice: with edges that serve plain requests by callbacks, and with edges that serve all by tasks.
-BY_BOTH_DRIVERS = ("test_bad_input", "test_infer")
-MODULES = {"fast": "trioton", "task": "tests.e2e.without_fast_path"}
+# Their tests run with edges that serve plain requests by callbacks, with edges that serve all by tasks, and with edges
+# in processes of their own.
+MODULES = {"fast": "trioton", "task": "tests.e2e.without_fast_path", "edges": "trioton"}
+DRIVERS = {
+    "test_bad_input": ("fast", "task", "edges"),
+    "test_infer": ("fast", "task", "edges"),
+    "test_http": ("fast", "edges"),
+    "test_metadata": ("fast", "edges"),
+    "test_request_ids": ("fast", "edges"),
+}
+FLAGS = {"edges": ("--edge-processes=2",)}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if metafunc.module.__name__.rpartition(".")[2] in BY_BOTH_DRIVERS and "server" in metafunc.fixturenames:
-        metafunc.parametrize("server", MODULES, indirect=True, scope="session")
+    drivers = DRIVERS.get(metafunc.module.__name__.rpartition(".")[2])
+    if drivers is not None and "server" in metafunc.fixturenames:
+        metafunc.parametrize("server", drivers, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +72,9 @@ def servers(repository: Path) -> Iterator[Callable[[str], ServerProcess]]:
 
         @cache
         def running(driver: str) -> ServerProcess:
-            process = stack.enter_context(ServerProcess(*flags, repository=repository, module=MODULES[driver]))
+            process = stack.enter_context(
+                ServerProcess(*flags, *FLAGS.get(driver, ()), repository=repository, module=MODULES[driver])
+            )
             assert len(process.addresses) == 3
             return process
 

@@ -21,7 +21,7 @@ _Received = TypeVar("_Received")
 # Of one message; log lines are cut to fit.
 MOST_BYTES = 32 * 1024
 # What waits for a peer that does not read. Then it is of no use any more.
-_MOST_QUEUED = 10_000
+MOST_QUEUED = 10_000
 _FD = array.array("i")
 
 
@@ -72,7 +72,7 @@ class Channel(Generic[_Sent, _Received]):
         Raises:
             ChannelFull: too much is waiting.
         """
-        if len(self._queue) >= _MOST_QUEUED:
+        if len(self._queue) >= MOST_QUEUED:
             if passed is not None:
                 passed.close()
             raise ChannelFull

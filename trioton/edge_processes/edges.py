@@ -10,7 +10,6 @@ from functools import partial
 
 import trio
 
-from actors.metrics.histogram import HistogramSnapshot
 from actors.model.backoff import RestartBackoff
 from protocol.failures import CallbackFailures
 from protocol.limits.counter import LimitCounter
@@ -24,6 +23,7 @@ from trioton.edge_processes.balance import order
 from trioton.edge_processes.edge import EdgeContext, EdgeProcess
 from trioton.edge_processes.figures import EdgeFigures
 from trioton.edge_processes.start import EdgeStart, edge_start
+from trioton.metrics.edges import EdgeReading
 from trioton.settings import Address, Settings
 
 logger = logging.getLogger(__name__)
@@ -84,13 +84,17 @@ class EdgeProcesses:
     def count(self) -> int:
         return len(self._edges)
 
-    def lags(self) -> dict[int, HistogramSnapshot]:
-        """How late tasks get their turn in each edge process, by its number."""
-        return {edge.number: edge.figures.lag() for edge in self._edges}
-
-    def restarts(self) -> dict[int, int]:
-        """How often each was restarted, by its number."""
-        return {edge.number: edge.figures.restarts for edge in self._edges}
+    def readings(self) -> list[EdgeReading]:
+        """For the metrics."""
+        return [
+            EdgeReading(
+                edge.number,
+                0 if edge.process is None else edge.process.load.open_count,
+                edge.figures.restarts,
+                edge.figures.lag(),
+            )
+            for edge in self._edges
+        ]
 
     async def open(self, word: str, address: Address) -> None:
         """Listen for a service. Raises OSError."""

@@ -27,6 +27,7 @@ from trioton.loop_lag import LoopLag
 from trioton.machine import Machine
 from trioton.metrics.capture import capture_series
 from trioton.metrics.custom import custom_series
+from trioton.metrics.edges import EdgeReading, edge_series
 from trioton.metrics.exposition import Exposition
 from trioton.metrics.families import Source
 from trioton.metrics.jobs import job_series
@@ -63,6 +64,7 @@ class Metrics:
         loads: what has become of loads.
         lag: how late tasks of the loop get their turn.
         connections: those that are open.
+        edges: those of edge processes, if there are any.
         capture: what captures payloads, if anything does.
         has_counters: `--metrics-config counter_latencies`.
         custom: the metrics of the models' own.
@@ -99,6 +101,7 @@ class Metrics:
         exemplars: Exemplars | None = None,
         jobs: Callable[[], RunnerFigures | None] = lambda: None,
         quotas: Callable[[], ExchangeFigures | None] = lambda: None,
+        edges: Callable[[], Sequence[EdgeReading]] = tuple,
     ) -> None:
         refusals, defects, pinned = limits or LimitCounter(), failures or CallbackFailures(), devices or Devices()
         traced, machine = exemplars or Exemplars(), Machine(interval, groups=memory_limits)
@@ -113,8 +116,9 @@ class Metrics:
             lambda: quota_series(quotas),
             lambda: log_event_series(log_events()),
             lambda: load_series(loads()),
-            lambda: lag_series(lags.snapshot()),
+            lambda: lag_series(lags.snapshot(), edges()),
             lambda: connection_series(counted),
+            lambda: edge_series(edges()),
             build_series,
             process_series,
             lambda: capture_series(capture),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from actors.lifecycle.snapshots import LoadSnapshot
 from actors.metrics.histogram import HistogramSnapshot
 from protocol.failures import CallbackFailures
 from protocol.limits.counter import LimitCounter
 from protocol.open_connections import OpenConnections
+from trioton.metrics.edges import EdgeReading
 from trioton.metrics.families import Family, Sample, Series, histogram_samples
 
 _REFUSALS = Family("trioton_limit_refusals_total", "counter", "Number of refusals by a limit of a protocol edge")
@@ -68,8 +69,12 @@ def load_series(loads: LoadSnapshot) -> Iterator[Series]:
         yield Series(_FAILING, (("model", model),), (Sample(1),)) if has_failed else Series(_FAILING, (), ())
 
 
-def lag_series(lag: HistogramSnapshot) -> Iterator[Series]:
+def lag_series(lag: HistogramSnapshot, edges: Sequence[EdgeReading]) -> Iterator[Series]:
+    """That of the server's own loop, and of those of its edge processes."""
     yield Series(_LAG, (), histogram_samples(lag.bounds, lag.cumulative, lag.total))
+    for edge in edges:
+        labels = (("edge", str(edge.number)),)
+        yield Series(_LAG, labels, histogram_samples(edge.lag.bounds, edge.lag.cumulative, edge.lag.total))
 
 
 def lost_line_series(lost: Mapping[str, int]) -> Iterator[Series]:

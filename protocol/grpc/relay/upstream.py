@@ -107,6 +107,7 @@ class Upstream:
         self._h2.local_settings[SettingCodes.MAX_FRAME_SIZE] = _LARGEST_FRAME
         self._h2.local_settings[SettingCodes.ENABLE_PUSH] = 0
         self._h2.local_settings.acknowledge()
+        self._h2.max_inbound_frame_size = _LARGEST_FRAME  # as told, from the first frame on
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(_LARGEST_WINDOW - _DEFAULT_WINDOW)
 

@@ -1,0 +1,43 @@
+"""Figures of edge processes are told once, and added up."""
+
+from __future__ import annotations
+
+from protocol.failures import CallbackFailures
+from protocol.limits.counter import LimitCounter
+from protocol.open_connections import Open, OpenConnections
+from trioton.edge_processes.figures import EdgeFigures, FigureSource
+from trioton.loop_lag import LoopLag
+
+
+def test_what_was_told_is_not_told_again() -> None:
+    limits, failures, lag, connections = LimitCounter(), CallbackFailures(), LoopLag(), OpenConnections()
+    source = FigureSource(limits, failures, lag, connections)
+    core_limits, core_failures = LimitCounter(), CallbackFailures()
+    sums = EdgeFigures(core_limits, core_failures)
+    with connections.of("http", lambda: Open(3, 2)):
+        limits.count("http", "idle_timeout")
+        failures.note("poller", ValueError("x"), "a test")
+        lag._lags.observe(0.004)
+        sums.add(source.take())
+        limits.count("http", "idle_timeout")
+        lag._lags.observe(9.0)
+        sums.add(source.take())
+        sums.add(source.take())
+    assert core_limits.counts() == {("http", "idle_timeout"): 2}
+    assert core_failures.counts() == {"poller": 1}
+    assert sums.streams == {"http": 2}
+    snapshot = sums.lag()
+    assert (snapshot.cumulative[-1], snapshot.total) == (2, 9.004)
+    assert snapshot.cumulative[:4] == (0, 0, 1, 1)
+
+
+def test_another_life_of_the_edge_goes_on_with_the_sums() -> None:
+    limits = LimitCounter()
+    sums = EdgeFigures(limits, CallbackFailures())
+    for _ in range(2):
+        counted, lag = LimitCounter(), LoopLag()
+        counted.count("grpc", "max_connections")
+        lag._lags.observe(0.001)
+        sums.add(FigureSource(counted, CallbackFailures(), lag, OpenConnections()).take())
+    assert limits.counts() == {("grpc", "max_connections"): 2}
+    assert sums.lag().cumulative[-1] == 2
