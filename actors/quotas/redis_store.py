@@ -1,44 +1,68 @@
 """The quota store in a Redis server (`--quota-store redis://…`): a key for each limit that is in use, which goes by
-itself when all of the limit is free again; all of an exchange is one run of a script."""
+itself when all of the limit is free again, or when its leases have ended; all of an exchange is one run of a script."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 import trio
 
-from actors.quotas.exchange import StoreAway
+from actors.quotas.store import StoreAway
 from actors.redis_client import RedisAddress, UrlReader, make_client
 from protocol.errors import text_of
+from protocol.quotas.leases import LEASE_SECONDS, Claim, Grant
 from protocol.quotas.shared import Push
 
-SCRIPT = (files(__package__) / "exchange.lua").read_text("utf-8")
-# Exchanges at the same time, and of those all but one were given up: their threads end by and by.
+EXCHANGE_SCRIPT, LEASE_SCRIPT = (
+    (files(__package__) / name).read_text("utf-8") for name in ("exchange.lua", "lease.lua")
+)
+# Exchanges at the same time, and of those all but two were given up: their threads end by and by.
 _CONNECTIONS = 4
 _FORM = "redis://[<user>:<password>@]<host>[:<port>][/<db>][?name=…&cacert=…&connect_timeout=…&socket_timeout=…]"
 _READER = UrlReader("quota store", _FORM, timeout_ms=500)
 
+T = TypeVar("T")
+
 
 class RedisQuotaStore:
-    """Implements `exchange.QuotaStore`. Servers with the same `name` share; its braces put all keys into one slot."""
+    """Implements `store.QuotaStore`, for one server. Servers with the same `name` share; its braces put all keys into
+    one slot."""
 
     def __init__(self, address: RedisAddress, name: str) -> None:
         self._prefix = f"trioton:{{{name}}}:"
         # Not tried again by the client: what is used would count twice.
         self._client = make_client(address, retries=0)
-        self._script: Any = self._client.register_script(SCRIPT)
+        self._exchange: Any = self._client.register_script(EXCHANGE_SCRIPT)
+        self._lease: Any = self._client.register_script(LEASE_SCRIPT)
+        self._server = secrets.token_hex(8)
         self._limiter = trio.CapacityLimiter(_CONNECTIONS)
 
     async def exchange(self, pushes: Sequence[Push]) -> Sequence[float]:
-        keys = [self._prefix + push.name for push in pushes]
         arguments = [number for push in pushes for number in _arguments(push)]
 
         def call() -> list[float]:
-            return [float(level) for level in self._script(keys=keys, args=arguments)]
+            return [float(level) for level in self._exchange(keys=self._keys(pushes), args=arguments)]
 
+        return await self._call(call)
+
+    async def lease(self, claims: Sequence[Claim]) -> Sequence[Grant]:
+        arguments: list[str | int] = [self._server, round(LEASE_SECONDS * 1000)]
+        arguments += [number for each in claims for number in (each.held, each.need, each.want, each.limit)]
+
+        def call() -> list[Grant]:
+            found = self._lease(keys=self._keys(claims), args=arguments)
+            return [Grant(lease, leased, held, bool(is_wanted)) for lease, leased, held, is_wanted in found]
+
+        return await self._call(call)
+
+    def _keys(self, told: Sequence[Push] | Sequence[Claim]) -> list[str]:
+        return [self._prefix + each.name for each in told]
+
+    async def _call(self, call: Callable[[], T]) -> T:
         try:
             return await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._limiter)
         except (redis.RedisError, OSError, ValueError) as error:

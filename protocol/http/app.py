@@ -87,7 +87,8 @@ class HttpApp:
             try:
                 route, parameters, account = self.find(exchange.method, exchange.raw_path, headers)
                 if account is not None and route.is_charged:
-                    charge = account.admit(parameters.get("model_name"), declared_size(headers))
+                    model, size = parameters.get("model_name"), declared_size(headers)
+                    charge = await account.admit_when_known(model, size)
                 if route.is_inference and self.services.trace.is_sampling and "model_name" in parameters:
                     trace = self._sample(parameters, headers)
                 if record is not None and route.is_inference:

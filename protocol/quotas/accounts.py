@@ -1,10 +1,10 @@
 """Accounts of keys: admit requests under a quota, and charge what they use. One ledger for each server.
 
     account = ledger.account("alice")
-    charge = account.admit()            # by the head of a request; raises QuotaExceeded
-    charge.name_model("llama")          # once it is known, if it was not; raises, too
-    charge.settle(Unit.TOKENS, 120)     # as it becomes known, also behind the end
-    charge.end()                        # when the request has ended, in whatever way
+    charge = await account.admit_when_known()    # by the head of a request; raises QuotaExceeded
+    await charge.name_model_when_known("llama")  # once it is known, if it was not; raises, too
+    charge.settle(Unit.TOKENS, 120)              # as it becomes known, also behind the end
+    charge.end()                                 # when the request has ended, in whatever way
 
 State is kept for the keys of the file only; that of a key which is gone from it ends with its last request.
 """
@@ -18,6 +18,7 @@ import msgspec
 
 from protocol.errors import QuotaExceeded
 from protocol.quotas.fields import Fields, rate_limit_fields
+from protocol.quotas.leases import LeasedPlaces
 from protocol.quotas.meters import Bucket, Meter, Places
 from protocol.quotas.quota import Limit, Quota, Unit
 from protocol.quotas.shared import SharedMeters
@@ -79,6 +80,27 @@ class Account:
             charge.take(limits, size)
         charge.begin(size)
         return charge
+
+    async def admit_when_known(self, model: str | None = None, size: int = 0) -> Charge:
+        """As `admit`, once it is known whether a request may run beside those of other servers: without a wait unless
+        none of the places is free that this one has. Raises QuotaExceeded."""
+        quota = self.quota
+        if quota is not None and self._shared is not None:
+            await self._wait_known(quota.early if model is None else (*quota.early, *quota.late_limits(model)))
+        return self.admit(model, size)
+
+    async def wait_known(self, model: str) -> None:
+        """As `admit_when_known`, of the limits that depend on the model."""
+        quota = self.quota
+        if quota is not None and self._shared is not None:
+            await self._wait_known(quota.late_limits(model))
+
+    async def _wait_known(self, limits: Iterable[Limit]) -> None:
+        for limit in limits:  # of one request at most one is a number of requests
+            if limit.unit is Unit.CONCURRENT_REQUESTS:
+                meter = self.meter(limit)
+                if isinstance(meter, LeasedPlaces):
+                    await meter.wait_known()
 
     def resume(self, model: str) -> Charge:
         """Charge what a request costs from now on that was admitted before, perhaps by a server that has ended."""
@@ -162,6 +184,12 @@ class Charge:
             except QuotaExceeded:
                 self._stop()
                 raise
+
+    async def name_model_when_known(self, model: str) -> None:
+        """As `name_model`, and as `Account.admit_when_known`. Raises QuotaExceeded."""
+        if not self.is_named:
+            await self.account.wait_known(model)
+        self.name_model(model)
 
     def take_more(self, unit: Unit, amount: float) -> None:
         """Charge what the request is found to cost before it has begun; to be settled. Raises QuotaExceeded."""

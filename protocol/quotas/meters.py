@@ -11,7 +11,7 @@ import msgspec
 _TOLERANCE_SECONDS = 1e-6
 _TOLERANCE_UNITS = 1e-3
 # When a request will end is not known; the same as for other refusals that may be over soon.
-_TRY_AGAIN_SECONDS = 1.0
+TRY_AGAIN_SECONDS = 1.0
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ class Places:
         self._taken = 0.0
 
     def wait(self, cost: float, now: float) -> float:
-        return 0.0 if self._taken + cost <= self.limit else _TRY_AGAIN_SECONDS
+        return 0.0 if self._taken + cost <= self.limit else TRY_AGAIN_SECONDS
 
     def take(self, cost: float, now: float) -> None:
         self._taken += cost
@@ -110,4 +110,4 @@ class Places:
         return max(0, math.floor(self.limit - self._taken))
 
     def reset(self, now: float) -> float:
-        return _TRY_AGAIN_SECONDS if self._taken else 0.0
+        return TRY_AGAIN_SECONDS if self._taken else 0.0

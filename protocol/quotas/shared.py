@@ -19,11 +19,9 @@ from urllib.parse import quote
 
 import trio
 
+from protocol.quotas.leases import IDLE_SECONDS, Leases
 from protocol.quotas.meters import Bucket, Meter, Rate
 from protocol.quotas.quota import Limit
-
-# A limit that nobody has asked for so long is exchanged no more, until somebody does.
-IDLE_SECONDS = 10.0
 
 
 class SharedBucket(Bucket):
@@ -91,19 +89,24 @@ class Push:
 
 
 class SharedMeters:
-    """The meters of one server that it shares, and which of them are in use: those are exchanged."""
+    """The meters of one server that it shares, and which of them are in use: those are exchanged.
+
+    Attributes:
+        leases: of its numbers of requests at once, which go another way.
+    """
 
     def __init__(self) -> None:
+        self.leases = Leases()
         self._active: dict[SharedBucket, None] = {}
         self._is_any_active = trio.Event()
         self._is_alone = False
 
     def meter(self, account: str, limit: Limit) -> Meter:
-        """A new one of a limit of this account. Numbers of requests at once are not shared."""
-        if isinstance(limit.amount, int):
-            return limit.meter()
+        """A new one of a limit of this account."""
         # Nothing of what is put together may be taken for a mark between.
         name = f"{quote(account, safe='')}:{limit.unit}:{quote(limit.model, safe='')}"
+        if isinstance(limit.amount, int):
+            return self.leases.meter(limit.amount, name)
         return SharedBucket(limit.amount, name, self)
 
     def activate(self, bucket: SharedBucket) -> None:
@@ -113,10 +116,10 @@ class SharedMeters:
 
     def __len__(self) -> int:
         """How many are in use."""
-        return len(self._active)
+        return len(self._active) + len(self.leases)
 
     async def wait_active(self) -> None:
-        """Until one is in use."""
+        """Until a rate is in use."""
         await self._is_any_active.wait()
 
     def collect(self, now: float) -> list[Push]:

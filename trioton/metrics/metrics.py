@@ -14,7 +14,7 @@ from actors.lifecycle.snapshots import LoadSnapshot
 from actors.metrics.custom import FamilyValues
 from actors.metrics.exemplars import Exemplars
 from actors.metrics.statistics import VersionSnapshot
-from actors.quotas.exchange import ExchangeFigures
+from actors.quotas.store import ExchangeFigures
 from backends.devices.devices import Devices
 from protocol.failures import CallbackFailures
 from protocol.limits.counter import LimitCounter

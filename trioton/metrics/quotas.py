@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from actors.quotas.exchange import ExchangeFigures
+from actors.quotas.store import ExchangeFigures
 from trioton.metrics.families import Family, Sample, Series, gauge
 
 _EXCHANGES = Family(

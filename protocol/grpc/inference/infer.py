@@ -94,7 +94,7 @@ async def model_infer(services: EdgeServices, templates: RequestTemplates, strea
     if stream.account is None:
         await _infer(services, templates, stream, None)
         return
-    charge = stream.account.admit()
+    charge = await stream.account.admit_when_known()
     try:
         await _infer(services, templates, stream, charge)
     finally:
@@ -106,7 +106,7 @@ async def _infer(services: EdgeServices, templates: RequestTemplates, stream: St
     data = await stream.recv_message()
     read = templates.read(data)
     if charge is not None:
-        charge.name_model(read.model_name)
+        await charge.name_model_when_known(read.model_name)
         charge.settle(Unit.BYTES, len(data))
     call = InferCall(services, templates, stream)
     read_ns = time.monotonic_ns()

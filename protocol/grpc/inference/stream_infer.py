@@ -259,7 +259,7 @@ class StreamInfer:
         inference, placement = request.decoded.request, request.decoded.placement
         inference.response_memory = self._response_memory
         if self._account is not None:
-            request.charge = inference.charge = self._account.admit(read.model_name, len(data))
+            request.charge = inference.charge = await self._account.admit_when_known(read.model_name, len(data))
         inference.trace = measured(request.record, request.trace)
         if can_submit and placement is None and request.trace is None:
             request.submitted = self._core.submit(inference, request)

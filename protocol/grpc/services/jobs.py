@@ -50,7 +50,7 @@ class JobsService:
         if stream.account is None:
             await self._answer(stream, None)
             return
-        charge = stream.account.admit()
+        charge = await stream.account.admit_when_known()
         try:
             await self._answer(stream, charge)
         finally:
@@ -66,7 +66,7 @@ class JobsService:
         with jobs.answering(owner, wanted.key):
             now = jobs.now()
             new = _new_job(wanted, owner, now, now + min(wanted.timeout or jobs.max_seconds, jobs.max_seconds))
-            _charge(charge, new, len(data))
+            await _charge(charge, new, len(data))
             job, _ = await jobs.add(new)
         await send_operation(stream, jobs, job)
 
@@ -141,12 +141,12 @@ def _new_job(wanted: _Wanted, owner: str, now: float, deadline: float) -> NewJob
     )
 
 
-def _charge(charge: Charge | None, new: NewJob, size: int) -> None:
+async def _charge(charge: Charge | None, new: NewJob, size: int) -> None:
     """Each request costs one; what it costs else is charged when it runs. Raises QuotaExceeded."""
     if charge is None:
         return
     if new.model:
-        charge.name_model(new.model)
+        await charge.name_model_when_known(new.model)
     charge.settle(Unit.BYTES, size)
     charge.settle(Unit.REQUESTS, len(new.items), taken=1)
     charge.goes_on = True

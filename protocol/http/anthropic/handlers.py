@@ -45,7 +45,7 @@ async def messages(request: HttpRequest) -> Reply | None:
     """Cancelled when the client leaves, and the inference with it."""
     body = await read_body(request, _READER)
     asked = await converted(request, partial(messages_chat, body))
-    call = open_call(request, asked.model, None, "msg", "_")
+    call = await open_call(request, asked.model, None, "msg", "_")
     call = replace(call, id_header=REQUEST_ID)
     chat = await plan_chat(call, asked, fits_context=True, wants_details=True)
     shows_thinking = body.thinking is None or body.thinking.display != "omitted"

@@ -110,13 +110,15 @@ async def converted(request: HttpRequest, convert: Callable[[], Made], more: int
     return await in_thread(request, convert) if is_long else convert()
 
 
-def open_call(request: HttpRequest, model: str | None, given_id: str | None, prefix: str, separator: str = "-") -> Call:
+async def open_call(
+    request: HttpRequest, model: str | None, given_id: str | None, prefix: str, separator: str = "-"
+) -> Call:
     """Raises ServerError: there is no such model, or the client's key has no quota left for it."""
     request.rename(given_id)
     target = find_target(request.core, model, request.settings.openai.lora_separator)
     request.limits = partial(limit_headers, request.core, target.model, request.charge)
     if request.charge is not None:
-        request.charge.name_model(target.model)
+        await request.charge.name_model_when_known(target.model)
     request_id = request.request_id.decode()
     return Call(request, target, f"{prefix}{separator}{request_id}", request_id, int(time.time()))
 

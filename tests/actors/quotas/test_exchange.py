@@ -10,13 +10,15 @@ import pytest
 import trio
 import trio.testing
 
-from actors.quotas.exchange import MOST_AT_ONCE, QuotaExchange
+from actors.quotas.exchange import QuotaExchange
+from actors.quotas.store import MOST_AT_ONCE
 from protocol.errors import QuotaExceeded
 from protocol.failures import CallbackFailures
 from protocol.quotas.accounts import Account, Charge, Ledger, Terms
+from protocol.quotas.leases import IDLE_SECONDS
 from protocol.quotas.meters import Rate
 from protocol.quotas.quota import Quota, Unit
-from protocol.quotas.shared import IDLE_SECONDS, Push, SharedMeters
+from protocol.quotas.shared import Push, SharedMeters
 from tests.actors.quotas.levels import Levels
 
 INTERVAL = 0.1
@@ -205,15 +207,6 @@ async def test_the_end_pushes_what_was_used_last(
     stays.admitted(1)
     await trio.sleep(INTERVAL / 2)
     assert stays.admitted() == 0
-
-
-async def test_requests_at_once_are_counted_by_each_server(
-    store: Levels, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
-    one, other = await replicas(nursery, store, 2, {Unit.CONCURRENT_REQUESTS: 2})
-    await trio.sleep(2 * INTERVAL)
-    assert [one.admitted(), other.admitted()] == [2, 2]
-    assert store.calls == 0
 
 
 async def test_a_limit_that_is_changed_or_gone_leaves_the_others_alone(

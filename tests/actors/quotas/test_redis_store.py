@@ -11,8 +11,8 @@ import redis
 import trio
 import trustme
 
-from actors.quotas.exchange import StoreAway
 from actors.quotas.redis_store import RedisQuotaStore, make_quota_store
+from actors.quotas.store import StoreAway
 from protocol.quotas.meters import Rate
 from protocol.quotas.shared import Push, SharedBucket, SharedMeters
 from tests.actors.cache.redis_server import RedisServer, needs_redis_server

@@ -17,7 +17,7 @@ from actors.metrics.custom import CustomMetrics
 from actors.metrics.gen_ai import GenAiMetrics
 from actors.metrics.latencies import LatencySummaries
 from actors.metrics.statistics import VersionSnapshot, VersionStatistics
-from actors.quotas.exchange import ExchangeFigures
+from actors.quotas.store import ExchangeFigures
 from backends.engines.metrics import families
 from protocol.core import ModelStatistics
 from protocol.jobs.states import JobState

@@ -215,7 +215,7 @@ async def _created(request: HttpRequest, making: _Making) -> Reply:
 async def _add(request: HttpRequest, making: _Making, owner: str, key: str) -> Job:
     jobs = jobs_of(request)
     now = jobs.now()
-    _charge(request, making)
+    await _charge(request, making)
     made = b""
     if key:
         form = making.items[0].form if making.items else b"source"
@@ -241,14 +241,14 @@ async def _add(request: HttpRequest, making: _Making, owner: str, key: str) -> J
     return job
 
 
-def _charge(request: HttpRequest, making: _Making) -> None:
+async def _charge(request: HttpRequest, making: _Making) -> None:
     """Each request of a list costs one, and each row of files when it is read; what it costs else is charged when it
     runs. Raises QuotaExceeded."""
     charge = request.charge
     if charge is None:
         return
     if "model_name" not in request.path_parameters and making.model:
-        charge.name_model(making.model)
+        await charge.name_model_when_known(making.model)
     charge.settle(Unit.REQUESTS, len(making.items), taken=1)
     charge.goes_on = True
 

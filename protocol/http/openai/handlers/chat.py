@@ -29,7 +29,7 @@ _WHOLE, _CHUNK = "chat.completion", "chat.completion.chunk"
 async def chat_completions(request: HttpRequest) -> Reply | None:
     """Cancelled when the client leaves, and every inference with it."""
     body = await read_body(request, _READER)
-    call = open_call(request, body.model, body.request_id, "chatcmpl")
+    call = await open_call(request, body.model, body.request_id, "chatcmpl")
     text = call.target.text
     check_stream_options(body)
     chat = await plan_chat(call, body)

@@ -33,7 +33,7 @@ _KIND = "text_completion"
 async def completions(request: HttpRequest) -> Reply | None:
     """Cancelled when the client leaves, and every inference with it."""
     body = await read_body(request, _READER)
-    call = open_call(request, body.model, body.request_id, "cmpl")
+    call = await open_call(request, body.model, body.request_id, "cmpl")
     text = call.target.text
     check_stream_options(body)
     if body.echo and body.logprobs is not None:

@@ -22,7 +22,7 @@ _FEW_VALUES = 1 << 12
 async def embeddings(request: HttpRequest) -> Reply:
     """Cancelled when the client leaves, and every inference with it."""
     body = await read_body(request, _READER)
-    call = open_call(request, body.model, body.request_id, "embd")
+    call = await open_call(request, body.model, body.request_id, "embd")
     text = call.target.text
     encoding = body.encoding_format or "float"
     if encoding not in ("float", "base64"):

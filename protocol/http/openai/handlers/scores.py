@@ -26,7 +26,7 @@ _RERANK = BodyReader(RerankRequest)
 async def score(request: HttpRequest) -> Reply:
     """Cancelled when the client leaves, and every inference with it."""
     body = await read_body(request, _SCORE)
-    call = open_call(request, body.model, body.request_id, "score")
+    call = await open_call(request, body.model, body.request_id, "score")
     scores, tokens = await _scored(call, body, score_pairs(body), SCORE)
     return call.reply(score_answer(call.id, call.created, call.target.name, scores, tokens))
 
@@ -34,7 +34,7 @@ async def score(request: HttpRequest) -> Reply:
 async def rerank(request: HttpRequest) -> Reply:
     """Cancelled when the client leaves, and every inference with it."""
     body = await read_body(request, _RERANK)
-    call = open_call(request, body.model, body.request_id, "rerank")
+    call = await open_call(request, body.model, body.request_id, "rerank")
     pairs = rerank_pairs(body)
     scores, tokens = await _scored(call, body, pairs, RERANK)
     return call.reply(rerank_answer(call.id, call.target.name, body, pairs, scores, tokens))

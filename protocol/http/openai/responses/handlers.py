@@ -50,7 +50,7 @@ async def create(request: HttpRequest) -> Reply | None:
     if body.background and not keeps:
         raise FieldError("'background': only for responses that are kept: 'store' has to be true", "background")
     asked = await _asked(request, body, keeps)
-    call = open_call(request, asked.chat.model, body.request_id, "resp", "_")
+    call = await open_call(request, asked.chat.model, body.request_id, "resp", "_")
     call = replace(call, id=f"resp_{secrets.token_hex(24)}")  # that of the request is the client's, and may be guessed
     chat = await _plan(call, body, asked)
     answer = ResponseAnswer(call.id, call.created, call.target.name, asked.repeated, is_stored=keeps)
