@@ -30,7 +30,7 @@ class PlaceLeases:
         self._store = store
         self._interval = min(interval_seconds, _MOST_BETWEEN_CLAIMS)
         self._failures = failures
-        leases.patience_seconds = 2 * self._interval
+        leases.patience_seconds = 3 * self._interval
 
     async def run(self) -> None:
         """Claim for ever. What is leased at the end goes by itself, or by `give_back`."""

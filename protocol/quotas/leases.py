@@ -27,6 +27,8 @@ from protocol.quotas.meters import TRY_AGAIN_SECONDS, Places
 LEASE_SECONDS = 3.0
 # A limit that nobody has asked for so long has no place leased any more, until somebody does.
 IDLE_SECONDS = 10.0
+# So long a server leases no more than it needs, once another one has needed more than there was.
+_PRESSED_SECONDS = 1.0
 
 
 class LeasedPlaces(Places):
@@ -37,7 +39,7 @@ class LeasedPlaces(Places):
             "_asked_at",
             "_elsewhere",
             "_has_more_elsewhere",
-            "_is_pressed",
+            "_pressed_until",
             "_lease",
             "_leases",
             "_peak",
@@ -57,7 +59,7 @@ class LeasedPlaces(Places):
         self._valid_until = -math.inf
         self._elsewhere = 0  # requests
         self._has_more_elsewhere = False  # places that are leased there, and not in use
-        self._is_pressed = False  # others want those that are not in use here
+        self._pressed_until = -math.inf  # others want those that are not in use here
         self._peak = 0.0
         self._asked_at = -math.inf
 
@@ -119,7 +121,7 @@ class LeasedPlaces(Places):
         held = math.ceil(self._taken)
         need = min(held + self.waiting, max(self.limit, held))
         want = need
-        if not self._is_pressed:
+        if now >= self._pressed_until:
             spare = 1 + need // 4 if now - self._asked_at <= IDLE_SECONDS else 0
             want = max(need, min(self.limit, max(need + spare, math.ceil(self._peak))))
         if is_regular:
@@ -134,14 +136,16 @@ class LeasedPlaces(Places):
         self._elsewhere = grant.held_elsewhere
         self._has_more_elsewhere = grant.leased_elsewhere > grant.held_elsewhere
         self.is_full = grant.lease + grant.leased_elsewhere >= self.limit and not self._has_more_elsewhere
-        was_pressed, self._is_pressed = self._is_pressed, grant.is_wanted_elsewhere
-        return self._is_pressed and not was_pressed and self._lease > self._taken
+        if not grant.is_wanted_elsewhere:
+            return False
+        was_pressed, self._pressed_until = claimed_at < self._pressed_until, claimed_at + _PRESSED_SECONDS
+        return not was_pressed and self._lease > self._taken
 
     def let_go(self) -> bool:
         """Whether nothing of it is known, used or leased any more; then all is forgotten."""
         if self._taken or self._lease or self.waiting:
             return False
-        self.is_full = self._has_more_elsewhere = self._is_pressed = False
+        self.is_full = self._has_more_elsewhere = False
         self._elsewhere = 0
         return True
 

@@ -1,9 +1,13 @@
 """Quotas of two real servers with one Redis: what a key uses at one it has used at the other, and an outage stops none.
+Requests at once are those of both, also where one is killed.
 
 Times are of days, so that nothing is free again while a test runs."""
 
 from __future__ import annotations
 
+import signal
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -27,6 +31,14 @@ quota = "ten"
 key = "the-key-of-bob--"
 allow = ["all"]
 quota = "ten"
+"""
+PLACES = """
+[quotas.four]
+concurrent_requests = 4
+[keys.alice]
+key = "the-key-of-alice"
+allow = ["inference", "metadata"]
+quota = "four"
 """
 BODY = {"inputs": [{"name": "FILE", "datatype": "BYTES", "shape": [1], "data": [""]}]}
 
@@ -120,3 +132,73 @@ def test_it_starts_without_redis_and_not_without_keys(folder: Path, tmp_path: Pa
         assert server.wait() == 1
         assert "has no setting 'colour'" in server.log
         assert "see --quota-store" in server.log
+
+
+class Runs:
+    """Requests of a key that run at servers until they are let go."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._pool = ThreadPoolExecutor(16)
+        self._answers: list[Future[int]] = []
+
+    def begin(self, server: ServerProcess, count: int) -> None:
+        for _ in range(count):
+            file = self._folder / f"run-{len(self._answers)}"
+            self._answers.append(self._pool.submit(self._infer, server, file))
+
+    @staticmethod
+    def _infer(server: ServerProcess, file: Path) -> int:
+        body = {"inputs": [{"name": "FILE", "datatype": "BYTES", "shape": [1], "data": [str(file)]}]}
+        url = f"http://{server.addresses['http']}/v2/models/m/infer"
+        try:
+            headers = {"authorization": "Bearer the-key-of-alice"}
+            return httpx.post(url, json=body, headers=headers, timeout=60).status_code
+        except httpx.TransportError:
+            return 0  # the server was killed
+
+    @property
+    def refused(self) -> int:
+        """So far."""
+        return sum(answer.done() and answer.result() == 429 for answer in self._answers)
+
+    def let_go(self) -> Counter[int]:
+        """The status codes of all; 0 for those whose server was killed."""
+        while not all(answer.done() for answer in self._answers):
+            for file in self._folder.glob("run-*"):
+                file.unlink(missing_ok=True)
+            wait(self._answers, timeout=0.02)
+        codes = Counter(answer.result() for answer in self._answers)
+        self._answers.clear()
+        return codes
+
+
+def test_requests_at_once_are_those_of_both_also_when_one_is_killed(folder: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text(PLACES)
+    with RedisServer(tmp_path) as redis, ExitStack() as stack:
+        flags = (f"--auth-keys-file={keys}", f"--quota-store=redis://127.0.0.1:{redis.port}")
+        one, other = (stack.enter_context(ServerProcess(*flags, repository=folder / "models")) for _ in range(2))
+        runs = Runs(tmp_path)
+        runs.begin(one, 5)
+        runs.begin(other, 5)
+        assert eventually(lambda: runs.refused == 6)
+        assert runs.let_go() == {200: 4, 429: 6}
+
+        def has_all(server: ServerProcess) -> bool:
+            """Whether it alone runs all four now, at once."""
+            runs.begin(server, 4)
+            return runs.let_go() == {200: 4}
+
+        assert eventually(lambda: has_all(one))
+        runs.begin(one, 4)
+        # One for each instance; the others wait there.
+        assert eventually(lambda: len(list(tmp_path.glob("run-*"))) == 2)
+        assert Caller(other, "the-key-of-alice").infer().status_code == 429
+        one.signal(signal.SIGKILL)
+        assert runs.let_go() == {0: 4}
+        assert eventually(lambda: has_all(other))
+
+        redis.stop()
+        assert eventually(lambda: has_all(other))
+        other.wait_for_line("the quota store: .*this server counts for itself how many requests of a key run at once")

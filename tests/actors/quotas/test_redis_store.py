@@ -13,13 +13,15 @@ import trustme
 
 from actors.quotas.redis_store import RedisQuotaStore, make_quota_store
 from actors.quotas.store import StoreAway
+from protocol.quotas.leases import LEASE_SECONDS, Claim, Grant, LeasedPlaces, Leases
 from protocol.quotas.meters import Rate
 from protocol.quotas.shared import Push, SharedBucket, SharedMeters
 from tests.actors.cache.redis_server import RedisServer, needs_redis_server
-from tests.actors.quotas.levels import Levels
+from tests.actors.quotas.levels import Levels, SharedLeases
 
 real = [needs_redis_server, pytest.mark.slow]
 METER = SharedBucket(Rate(1, 1.0, 1), "m", SharedMeters())
+PLACES = LeasedPlaces(8, "m", Leases())
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +33,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 def push(name: str, delta: float, *, base: float = 0.0, rate: float = 1e-6, most: float | None = None) -> Push:
     """Of which next to nothing flows back while a test runs."""
     return Push(METER, name, delta, base, rate, most)
+
+
+def claim(name: str, held: int, need: int, want: int, limit: int = 8) -> Claim:
+    return Claim(PLACES, name, held, need, want, limit)
 
 
 def client(server: RedisServer) -> redis.Redis:
@@ -58,6 +64,41 @@ class TestReal:
             found = await rng.choice(stores).exchange(pushes)
             assert found == pytest.approx([fake.add(each, 0.0) for each in pushes], abs=1e-2)
         for store in stores:
+            await store.close()
+
+    @pytest.mark.parametrize("seed", range(3))
+    async def test_it_leases_as_the_fake_one_does(self, server: RedisServer, seed: int) -> None:
+        rng, fake = random.Random(seed), SharedLeases()
+        stores = [make_quota_store(f"redis://127.0.0.1:{server.port}?name=lease{seed}") for _ in range(3)]
+        for _ in range(200):
+            claims = []
+            for name in rng.sample(["a", "b", "c:d", "ü"], rng.randrange(1, 5)):
+                held, limit = rng.choice([0, 0, rng.randrange(9)]), rng.choice([8, 8, 20])
+                need = held + rng.randrange(4)
+                claims.append(claim(f"{name}{rng.random() < 0.1}", held, need, need + rng.randrange(4), limit))
+            which = rng.randrange(len(stores))
+            found = await stores[which].lease(claims)
+            assert found == [fake.lease(which, each, 0.0) for each in claims]
+        for store in stores:
+            await store.close()
+
+    async def test_a_lease_ends_by_itself(self, server: RedisServer) -> None:
+        one, other = (make_quota_store(f"redis://127.0.0.1:{server.port}?name=ends") for _ in range(2))
+        assert await one.lease([claim("m", 5, 5, 6)]) == [Grant(6, 0, 0, False)]
+        started = trio.current_time()
+        assert await other.lease([claim("m", 0, 3, 3)]) == [Grant(2, 6, 5, False)]
+        with trio.fail_after(60):
+            lease = 0
+            while lease < 8:
+                await trio.sleep(0.05)
+                lease = (await other.lease([claim("m", 0, 8, 8)]))[0].lease
+        assert trio.current_time() - started > LEASE_SECONDS / 2
+        assert await one.lease([claim("m", 5, 5, 5)]) == [Grant(5, 8, 0, False)]  # what runs is a fact
+        assert await other.lease([claim("m", 0, 0, 0)]) == [Grant(0, 5, 5, False)]
+        with client(server) as looking:
+            assert 0 < looking.pttl("trioton:{ends}:m") <= LEASE_SECONDS * 1000
+            assert looking.hlen("trioton:{ends}:m") == 1
+        for store in (one, other):
             await store.close()
 
     async def test_what_is_used_flows_back_by_the_clock_of_redis(self, server: RedisServer) -> None:
