@@ -70,6 +70,8 @@ async def _run_job(job: BatchJob) -> int:
         if state.is_complete:
             _say(f"was complete already: {report(job.output, state)}")
             return _exit_code(state)
+        if state.done:
+            _say(f"goes on after {state.done:,} rows")
         files = await trio.to_thread.run_sync(files_of, job.input, job.input_format, job.environment)
         serving = Serving(job, states, state, files)
         state = await serving.run()

@@ -18,7 +18,9 @@ RATE_SECONDS = 15.0
 # How often a terminal is drawn, and how often a line is written where there is none.
 DRAW_SECONDS = 0.5
 LINE_SECONDS = 30.0
+# Of a bar, at most; a shorter one than that is none.
 _BAR = 24
+_LEAST_BAR = 4
 
 
 @dataclass(slots=True)
@@ -52,12 +54,18 @@ def progress_text(progress: Progress, rate: float) -> str:
     return ", ".join(parts)
 
 
-def bar(progress: Progress) -> str:
-    """`[#####...................] `, empty where the end is not known."""
-    if not progress.total:
+def bar(progress: Progress, width: int = _BAR) -> str:
+    """`[#####...................] `, empty where the end is not known or there is no room."""
+    if not progress.total or width < _LEAST_BAR:
         return ""
-    full = _BAR * _percent(progress) // 100
-    return f"[{'#' * full}{'.' * (_BAR - full)}] "
+    full = width * _percent(progress) // 100
+    return f"[{'#' * full}{'.' * (width - full)}] "
+
+
+def terminal_line(progress: Progress, rate: float, columns: int) -> str:
+    """A bar and the text, in so many columns: rather less of a bar than no time that is left."""
+    text = progress_text(progress, rate)
+    return (bar(progress, min(columns - len(text) - len("[] "), _BAR)) + text)[:columns]
 
 
 def _percent(progress: Progress) -> int:
@@ -101,11 +109,11 @@ class ProgressLine:
         self._rate.add(now, progress.done)
 
     def show(self, progress: Progress, now: float) -> None:
-        text = progress_text(progress, self._rate.add(now, progress.done))
+        rate = self._rate.add(now, progress.done)
         if not self.is_terminal:
-            print(text, file=self._stream, flush=True)
+            print(progress_text(progress, rate), file=self._stream, flush=True)
             return
-        line = (bar(progress) + text)[: shutil.get_terminal_size().columns - 1]
+        line = terminal_line(progress, rate, shutil.get_terminal_size().columns - 1)
         print(f"\r{line.ljust(self._drawn)}", end="", file=self._stream, flush=True)
         self._drawn = len(line)
 

@@ -148,6 +148,10 @@ def check_identity(state: State, wanted: Identity) -> None:
         was, now = getattr(state.identity, name), getattr(wanted, name)
         if was != now:
             raise UnusableState(
-                f"the run that goes on had another {name}, {was!r} and not {now!r}; --restart begins anew, and removes "
-                "what there is"
+                f"the run that goes on had another {name}, {_shown(was)} and not {_shown(now)}; --restart begins anew, "
+                "and removes what there is"
             )
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else repr(value)

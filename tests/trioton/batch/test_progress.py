@@ -9,7 +9,7 @@ import pytest
 
 from protocol.jobs.source import DataFormat
 from trioton.batch.places import OutputPlace
-from trioton.batch.progress import ProgressLine, Rate, bar, duration_text, progress_text, report
+from trioton.batch.progress import ProgressLine, Rate, bar, duration_text, progress_text, report, terminal_line
 from trioton.batch.run import Progress
 from trioton.batch.state import Identity, State
 
@@ -44,6 +44,19 @@ def test_the_bar_fills() -> None:
     assert bar(progress(5)) == ""
     assert bar(progress(50, 100)) == "[" + "#" * 12 + "." * 12 + "] "
     assert bar(progress(120, 100)) == "[" + "#" * 24 + "] "
+
+
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        (120, "[########................] 13,824 of about 40,000 rows (34%), 1 failed, 9,600 rows/s, 0:03 left"),
+        (79, "[##......] 13,824 of about 40,000 rows (34%), 1 failed, 9,600 rows/s, 0:03 left"),
+        (72, "13,824 of about 40,000 rows (34%), 1 failed, 9,600 rows/s, 0:03 left"),
+        (20, "13,824 of about 40,0"),
+    ],
+)
+def test_a_terminal_has_room_for_the_time_that_is_left(columns: int, line: str) -> None:
+    assert terminal_line(progress(13_824, 40_000, failed=1, is_exact=False), 9600.0, columns) == line
 
 
 def test_the_rate_is_that_of_late() -> None:
