@@ -21,7 +21,7 @@ from actors.jobs.inference import InferenceExecutor
 from actors.jobs.jobs import ServerJobs
 from actors.jobs.pace import Pace
 from actors.jobs.registry import make_store
-from actors.jobs.transfer import Decode, RowParts
+from actors.jobs.transfer import RowParts
 from protocol.access.keys_file import KeysFile
 from protocol.failures import CallbackFailures
 from protocol.http.codec.job_rows import RowDecoder, result_line
@@ -91,8 +91,8 @@ async def start_jobs(
     return StartedJobs(jobs, batches)
 
 
-def _decoder(max_input_size: int, inputs: ModelInputs, version: int) -> Decode:
-    return RowDecoder(inputs, version, max_input_size).decode
+def _decoder(max_input_size: int, inputs: ModelInputs, version: int) -> RowDecoder:
+    return RowDecoder(inputs, version, max_input_size)
 
 
 def _account(keys: KeysFile | None, name: str) -> Account | None:

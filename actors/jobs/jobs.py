@@ -57,6 +57,7 @@ class ServerJobs:
         self._store = store
         self._followers = Followers()
         failures = failures or CallbackFailures()
+        pace = pace or Pace()
         self._runner = JobRunner(
             store,
             executor,
@@ -67,7 +68,7 @@ class ServerJobs:
             executors=executors,
             pace=pace,
         )
-        self._transfers = Transfers(store, rows, self._followers, failures, self._runner.rows_added, now)
+        self._transfers = Transfers(store, rows, self._followers, failures, self._runner.rows_added, now, pace)
         self._sharing: Sharing | None = None
         if isinstance(store, SharedJobStore):
             self._sharing = Sharing(store, store, self._runner, self._transfers, self._followers, failures)

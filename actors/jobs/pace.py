@@ -64,9 +64,9 @@ class Pace:
         """How long an end of an item waits for others."""
         return GATHER_SECONDS if self.is_live(now) else 0.0
 
-    def rest(self, spent: float, now: float) -> float:
-        """How long a thread rests that has worked for jobs so long."""
-        return spent * (1 / SHARE - 1) if self.is_live(now) else 0.0
+    def share(self, now: float) -> float:
+        """What part of the time a thread may work for jobs."""
+        return SHARE if self.is_live(now) else 1.0
 
 
 def quiet_seconds(distance: float) -> float:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeVar
 
 import trio
 
@@ -19,6 +19,8 @@ from actors.jobs.data.files import JobFiles
 from actors.jobs.data.writer import OutputWriter
 from actors.jobs.feed import retry_seconds
 from actors.jobs.followers import JobFollower
+from actors.jobs.pace import Pace
+from actors.jobs.resting import rested
 from actors.jobs.steps import FILE_BYTES, FILE_ROWS, Step, next_step
 from protocol.errors import InsufficientStorage, Internal, QuotaExceeded, ServerError
 from protocol.jobs.job import ItemError, Job
@@ -34,8 +36,18 @@ from repository.stores.errors import AccessDenied
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-Decode: TypeAlias = Callable[[FileRow], tuple[str, InferenceRequest]]
-"""A row's own name and its request; raises ServerError where it is none."""
+
+class Decoder(Protocol):
+    """Makes requests of rows."""
+
+    def decode(self, row: FileRow) -> tuple[str, InferenceRequest]:
+        """A row's own name and its request; raises ServerError where it is none."""
+        ...
+
+    def name_of(self, row: FileRow) -> str:
+        """The name of one that is none, empty where it has none."""
+        ...
+
 
 # Of rows that are added at a time.
 CHUNK_ROWS = 512
@@ -65,7 +77,7 @@ class RowParts:
 
     files: JobFiles
     models: RowModels
-    decoder: Callable[[ModelInputs, int], Decode]
+    decoder: Callable[[ModelInputs, int], Decoder]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +87,7 @@ class TransferParts:
     Attributes:
         added: is told when rows were added, and how many of them have failed before they were run.
         limiter: of threads.
+        pace: of the server.
     """
 
     store: JobStore
@@ -82,6 +95,7 @@ class TransferParts:
     added: Callable[[int], None]
     now: Callable[[], float]
     limiter: trio.CapacityLimiter
+    pace: Pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +123,7 @@ class JobTransfer:
         self._rows: Iterator[InputRow] | None = None
         # Of what was read, what the owner's quota has not taken yet.
         self._chunk: _Chunk | None = None
-        self._decode: Decode | None = None
+        self._decoder: Decoder | None = None
         self._writer: OutputWriter | None = None
         # Why no more rows come: the job has failed with this when those that it has are done.
         self._fault: ItemError | None = None
@@ -208,14 +222,14 @@ class JobTransfer:
 
     async def _load(self) -> bool:
         """Add a chunk of rows. Raises ServerError."""
-        if self._decode is None:
+        if self._decoder is None:
             inputs = self._parts.rows.models.inputs_of(self._source.model, self._source.version)
-            self._decode = self._parts.rows.decoder(inputs, self._source.version)
+            self._decoder = self._parts.rows.decoder(inputs, self._source.version)
         if self._rows is None:
             self._rows = await self._in_thread(self._opened, self._progress.position)
         chunk = self._chunk
         if chunk is None:
-            chunk = await self._in_thread(_read_chunk, self._rows, self._decode, self._source.model)
+            chunk = await self._in_thread(_read_chunk, self._rows, self._decoder, self._source.model, self._share())
         count, refusal = self._admitted(chunk)
         self._chunk = None if refusal is None else chunk.after(count)
         is_read = chunk.is_last and refusal is None
@@ -259,7 +273,7 @@ class JobTransfer:
         count = len(items)
         if self._writer is None:
             self._writer = await self._in_thread(self._opened_writer)
-        await self._in_thread(_write_items, self._writer, items)
+        await self._in_thread(_write_items, self._writer, items, self._share())
         with trio.CancelScope(shield=True):
             progress = Progress(self._progress.position, self._progress.is_read, first + count)
             await self._store.drain(self._job.id, progress, self._parts.now())
@@ -310,19 +324,22 @@ class JobTransfer:
         job = await self._store.close_source(self._job.id, self._parts.now(), state, self._fault)
         return job is None or job.state.is_ended
 
+    def _share(self) -> float:
+        return self._parts.pace.share(trio.current_time())
+
     async def _in_thread(self, call: Callable[..., T], *arguments: object) -> T:
         """Cancelled, the thread is left alone: what it does is of no matter any more."""
         return await trio.to_thread.run_sync(call, *arguments, abandon_on_cancel=True, limiter=self._parts.limiter)
 
 
-def _read_chunk(rows: Iterator[InputRow], decode: Decode, model: str) -> _Chunk:
-    """In a thread."""
+def _read_chunk(rows: Iterator[InputRow], decoder: Decoder, model: str, share: float) -> _Chunk:
+    """In a thread, for a share of the time."""
     ends: list[Position] = []
     sizes: list[int] = []
     items: list[NewItem] = []
     left = CHUNK_BYTES
-    for row in rows:
-        item = _item(row, decode, model)
+    for row in rested(rows, share):
+        item = _item(row, decoder, model)
         size = sum(memoryview(part).nbytes for part in item.request)
         ends.append(row.end)
         sizes.append(size)
@@ -333,11 +350,12 @@ def _read_chunk(rows: Iterator[InputRow], decode: Decode, model: str) -> _Chunk:
     return _Chunk(ends, sizes, items, is_last=True)
 
 
-def _item(row: InputRow, decode: Decode, model: str) -> NewItem:
+def _item(row: InputRow, decoder: Decoder, model: str) -> NewItem:
     try:
-        custom_id, request = decode(row.content)
+        custom_id, request = decoder.decode(row.content)
     except ServerError as error:
-        return NewItem(model, (), row.name, error=ItemError(error.kind, f"{row.file}: {error.message}"))
+        name = row.name or decoder.name_of(row.content)
+        return NewItem(model, (), name, error=ItemError(error.kind, f"{row.file}: {error.message}"))
     return NewItem(model, encode_request(request), custom_id or row.name)
 
 
@@ -345,9 +363,10 @@ def _has_ended(item: Item) -> bool:
     return item.state not in (JobState.QUEUED, JobState.RUNNING)
 
 
-def _write_items(writer: OutputWriter, items: list[Item]) -> None:
-    """In a thread, which frees them, too: many take longer than the loop may be held."""
-    writer.write([_result_row(item) for item in items if item.state in (JobState.SUCCEEDED, JobState.FAILED)])
+def _write_items(writer: OutputWriter, items: list[Item], share: float) -> None:
+    """In a thread, for a share of the time; it frees them, too: many take longer than the loop may be held."""
+    ended = (_result_row(item) for item in items if item.state in (JobState.SUCCEEDED, JobState.FAILED))
+    writer.write(rested(ended, share))
     items.clear()
 
 

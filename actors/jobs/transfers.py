@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence, Set
 import trio
 
 from actors.jobs.followers import Followers
+from actors.jobs.pace import Pace
 from actors.jobs.transfer import JobTransfer, RowParts, TransferParts
 from protocol.errors import Internal, ServerError, Unavailable, Unsupported, text_of
 from protocol.failures import CallbackFailures
@@ -36,6 +37,7 @@ class Transfers:
         failures: CallbackFailures,
         added: Callable[[int], None],
         now: Callable[[], float],
+        pace: Pace,
     ) -> None:
         """Without `rows` no job can have a source."""
         self._followers = followers
@@ -43,7 +45,7 @@ class Transfers:
         self._rows = rows
         self._parts: TransferParts | None = None
         if rows is not None:
-            self._parts = TransferParts(store, rows, added, now, trio.CapacityLimiter(_THREADS))
+            self._parts = TransferParts(store, rows, added, now, trio.CapacityLimiter(_THREADS), pace)
         self._running: dict[str, JobTransfer] = {}
         self._scopes: dict[str, trio.CancelScope] = {}
         self._nursery: trio.Nursery | None = None

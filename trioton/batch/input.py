@@ -120,6 +120,7 @@ class Input:
             custom_id = named or custom_id
         except ServerError as error:
             request = error.with_traceback(None)
+            custom_id = custom_id or self.decoder.name_of(found.content)
         except Exception as error:  # a defect costs its row
             request = Internal(f"internal error: {text_of(error)}")
         return RequestRow(found.index, custom_id, request, found.end)

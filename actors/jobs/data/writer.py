@@ -5,7 +5,7 @@ A file is named after its first row, and written whole: what is written again af
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, TypeAlias
@@ -48,7 +48,7 @@ class OutputWriter:
         with _os_errors():
             self._target.open()
 
-    def write(self, rows: Sequence[ResultRow]) -> int:
+    def write(self, rows: Iterable[ResultRow]) -> int:
         """Write files of these rows, which come in order: `results-<first row>` in the format, and
         `errors-<first row>.jsonl`. A result that the format cannot hold is among the errors.
 
@@ -57,7 +57,9 @@ class OutputWriter:
         """
         fits: list[tuple[ResultRow, Any]] = []
         failed: list[bytes] = []
+        first_of_all = -1
         for row in rows:
+            first_of_all = row.index if first_of_all < 0 else first_of_all
             try:
                 if row.error is None:
                     fits.append((row, self._prepared(row)))
@@ -69,7 +71,7 @@ class OutputWriter:
         for first, data in self._files(fits):
             self._write(file_names(first, self._format)[0], data)
         if failed:
-            self._write(file_names(rows[0].index, self._format)[1], b"".join(failed))
+            self._write(file_names(first_of_all, self._format)[1], b"".join(failed))
         return len(failed)
 
     def _prepared(self, row: ResultRow) -> Any:

@@ -61,6 +61,15 @@ class RowDecoder:
             raise InvalidArgument("a job takes no part in a sequence, whose requests run in order")
         return custom_id, request
 
+    def name_of(self, row: FileRow) -> str:
+        """The `custom_id` of a row that is no request, as far as it can be read; else empty."""
+        try:
+            if row.line is not None:
+                return _custom_id(_OBJECT.read(row.line).get(CUSTOM_ID))
+            return _custom_id(_text((row.values or {}).get(CUSTOM_ID)))
+        except InvalidArgument:
+            return ""
+
     def _of_line(self, line: Buffer) -> tuple[str, InferenceRequest]:
         members: dict[str, Any] = {}
         try:
@@ -138,9 +147,7 @@ class RowDecoder:
             only = self._inputs.only()
             return "", self._request([only.tensor(values[""])])
         inputs = self._inputs.by_name
-        custom_id = None if CUSTOM_ID in inputs else values.get(CUSTOM_ID)
-        if isinstance(custom_id, bytes):
-            custom_id = custom_id.decode("utf-8", "replace")
+        custom_id = None if CUSTOM_ID in inputs else _text(values.get(CUSTOM_ID))
         tensors = [inputs[name].tensor(value) for name, value in values.items() if name in inputs]
         return _custom_id(custom_id), self._request(tensors)
 
@@ -163,6 +170,10 @@ def _shape(value: Any) -> tuple[int, ...]:
         shape.append(len(value))
         value = value[0] if value else None
     return tuple(shape)
+
+
+def _text(value: Any) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _custom_id(value: Any) -> str:

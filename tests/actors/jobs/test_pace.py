@@ -63,7 +63,7 @@ def test_without_live_requests_there_is_no_limit() -> None:
         assert pace.may_go(0.0)
         pace.gone(0)
     assert pace.gathering(0.0) == 0.0
-    assert pace.rest(0.1, 0.0) == 0.0
+    assert pace.share(0.0) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -83,4 +83,4 @@ def test_beside_live_requests_ends_are_gathered_and_threads_rest() -> None:
     pace = Pace()
     pace.note_live(1.0)
     assert pace.gathering(1.001) == GATHER_SECONDS
-    assert pace.rest(0.001, 1.001) == pytest.approx(0.001 / SHARE - 0.001)
+    assert pace.share(1.001) == SHARE

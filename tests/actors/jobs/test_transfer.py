@@ -20,18 +20,21 @@ from actors.jobs.data.allowed import AllowedPlaces
 from actors.jobs.data.files import JobFiles
 from actors.jobs.inference import InferenceExecutor
 from actors.jobs.jobs import ServerJobs
+from actors.jobs.pace import Pace
 from actors.jobs.sqlite.store import SqliteStore
 from actors.jobs.steps import FILE_ROWS
-from actors.jobs.transfer import CHUNK_ROWS, Decode, RowParts
+from actors.jobs.transfer import CHUNK_ROWS, Decoder, RowParts
 from backends.registry import BackendRegistry
 from protocol.errors import QuotaExceeded, Unsupported
 from protocol.http.codec.job_rows import RowDecoder, result_line
 from protocol.jobs.job import Counts, Job, new_job_id
 from protocol.jobs.model_inputs import ModelInputs
 from protocol.jobs.payload import encode_request
+from protocol.jobs.rows import FileRow
 from protocol.jobs.source import DataFormat, DataPlace, JobSource
 from protocol.jobs.states import JobState
 from protocol.jobs.store import Limits, NewJob
+from protocol.messages import InferenceRequest
 from tests.actors.core.test_server_core import add_model
 from tests.actors.fakes import FakeBackend, fake_backend, request
 
@@ -50,8 +53,8 @@ class Executor(InferenceExecutor):
             raise QuotaExceeded("too much now", retry_after=0.01)
 
 
-def plain_decoder(inputs: ModelInputs, version: int) -> Decode:
-    return RowDecoder(inputs, version, 1 << 20).decode
+def plain_decoder(inputs: ModelInputs, version: int) -> Decoder:
+    return RowDecoder(inputs, version, 1 << 20)
 
 
 @dataclass
@@ -61,6 +64,7 @@ class Fixture:
     store: SqliteStore
     executor: Executor
     folder: Path
+    pace: Pace
 
     async def submit(self, *, seconds: float = 100.0, output: str = "out") -> Job:
         source = JobSource(
@@ -97,7 +101,7 @@ async def server(
     folder: Path,
     backend: type[FakeBackend] | None = None,
     *,
-    decoder: Callable[[ModelInputs, int], Decode] = plain_decoder,
+    decoder: Callable[[ModelInputs, int], Decoder] = plain_decoder,
     limits: Limits = LIMITS,
     load: bool = True,
 ) -> AsyncIterator[Fixture]:
@@ -108,11 +112,12 @@ async def server(
     core = ServerCore(settings, BackendRegistry({"fake": backend or fake_backend()}))
     executor = Executor(core)
     parts = RowParts(JobFiles(AllowedPlaces([folder]), {}, result_line), executor, decoder)
-    jobs = ServerJobs(store, executor, rows=parts)
+    pace = Pace()
+    jobs = ServerJobs(store, executor, rows=parts, pace=pace)
     async with trio.open_nursery() as nursery:
         await nursery.start(core.run)
         await nursery.start(jobs.run)
-        yield Fixture(jobs, core, store, executor, folder)
+        yield Fixture(jobs, core, store, executor, folder, pace)
         nursery.cancel_scope.cancel()
 
 
@@ -133,6 +138,26 @@ async def test_all_rows_are_written_and_forgotten(tmp_path: Path) -> None:
         assert it.rows() == expected(1500)
         assert await it.store.items(job.id, 0, 10) == []
         assert (await it.store.figures()).byte_size == 0
+
+
+async def test_beside_live_requests_all_rows_are_written_too(tmp_path: Path) -> None:
+    write_rows(tmp_path, 100)
+    with (tmp_path / "in.jsonl").open("a") as file:
+        file.write('{"custom_id": "bad", "IN": [0]}\n{"custom_id": true, "IN": [0, 0]}\n')
+    async with server(tmp_path) as it, trio.open_nursery() as nursery:
+
+        async def come() -> None:
+            while True:
+                it.pace.note_live(trio.current_time())
+                await trio.sleep(0.002)
+
+        nursery.start_soon(come)
+        job = await it.ended(await it.submit())
+        nursery.cancel_scope.cancel()
+        assert (job.state, job.counts) == (JobState.SUCCEEDED, Counts(succeeded=100, failed=2))
+    assert it.rows() == expected(100)
+    errors = [json.loads(line) for line in (tmp_path / "out" / "errors-000000000000.jsonl").read_text().splitlines()]
+    assert [(error["index"], error.get("custom_id")) for error in errors] == [(100, "bad"), (101, None)]
 
 
 @pytest.mark.slow
@@ -207,16 +232,15 @@ async def test_an_input_that_has_changed_ends_the_job_when_its_rows_are_done(tmp
     write_rows(tmp_path, 700)  # two chunks
     gate = threading.Event()
 
-    def decoder(inputs: ModelInputs, version: int) -> Decode:
-        decode = plain_decoder(inputs, version)
+    def decoder(inputs: ModelInputs, version: int) -> Decoder:
+        class Waiting(RowDecoder):
+            def decode(self, row: FileRow) -> tuple[str, InferenceRequest]:
+                custom_id, request = super().decode(row)
+                if request.inputs[0].as_numpy()[0, 0] == 600:
+                    gate.wait(60)
+                return custom_id, request
 
-        def waiting(row: Any) -> Any:
-            custom_id, request = decode(row)
-            if request.inputs[0].as_numpy()[0, 0] == 600:
-                gate.wait(60)
-            return custom_id, request
-
-        return waiting
+        return Waiting(inputs, version, 1 << 20)
 
     async with server(tmp_path, decoder=decoder) as it:
         job = await it.until(await it.submit(), lambda job: job.counts.succeeded == 512)
@@ -243,11 +267,13 @@ async def test_a_job_is_cancelled_while_its_input_hangs(tmp_path: Path) -> None:
     write_rows(tmp_path, 5)
     gate = threading.Event()
 
-    def decoder(inputs: ModelInputs, version: int) -> Decode:
-        def hang(row: object) -> Any:
-            gate.wait()
+    def decoder(inputs: ModelInputs, version: int) -> Decoder:
+        class Hanging(RowDecoder):
+            def decode(self, row: FileRow) -> tuple[str, InferenceRequest]:
+                gate.wait()
+                return super().decode(row)
 
-        return hang
+        return Hanging(inputs, version, 1 << 20)
 
     try:
         async with server(tmp_path, decoder=decoder) as it:
@@ -264,7 +290,7 @@ async def test_a_defect_fails_one_job(tmp_path: Path, caplog: pytest.LogCaptureF
     write_rows(tmp_path, 5)
     defects = iter([True])
 
-    def decoder(inputs: ModelInputs, version: int) -> Decode:
+    def decoder(inputs: ModelInputs, version: int) -> Decoder:
         if next(defects, False):
             raise ZeroDivisionError("a defect")
         return plain_decoder(inputs, version)

@@ -102,6 +102,22 @@ def test_what_the_reader_could_not_read() -> None:
         decoded(FileRow(0, error="too long"))
 
 
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        (FileRow(0, line=b'{"X": [1], "custom_id": "a"}'), "a"),
+        (FileRow(0, line=b'{"X": [NaN], "custom_id": 7}'), "7"),
+        (FileRow(0, line=b'{"X": [1], "custom_id": true}'), ""),
+        (FileRow(0, line=b'{"X": [1]}'), ""),
+        (FileRow(0, line=b'{"X": '), ""),
+        (FileRow(0, values={"X": [1], "custom_id": b"c"}), "c"),
+        (FileRow(0, error="none"), ""),
+    ],
+)
+def test_the_name_of_what_is_no_request(row: FileRow, name: str) -> None:
+    assert RowDecoder(INPUTS, -1, 1 << 20).name_of(row) == name
+
+
 def test_columns() -> None:
     custom_id, request = decoded(FileRow(0, values={"X": np.array([1, 2]), "custom_id": b"k\xff", "other": 1}))
     assert (custom_id, values(request)) == ("k\ufffd", {"X": [[1, 2]]})
