@@ -75,7 +75,7 @@ class Listening:
 class HandedOver:
     """Connections that were accepted elsewhere. Implements `Arrivals`.
 
-    Those that come before `run` wait for it. `on_end` is called whenever one has been served.
+    Those that come before `run` wait for it. `on_end` is called whenever one has been served; one too many is not.
     """
 
     def __init__(self, address: tuple[str, int], on_end: Callable[[], None] = lambda: None) -> None:
@@ -120,4 +120,5 @@ class HandedOver:
             else:
                 await self._serve(stream, peer=peer, is_too_many=is_too_many)
         finally:
-            self._on_end()
+            if not is_too_many:
+                self._on_end()

@@ -30,7 +30,7 @@ def edges_of(server: ServerProcess) -> dict[int, int]:
 def metric(server: ServerProcess, name: str, **labels: str) -> float:
     """The value of one series; 0 where it is not there."""
     text = urllib.request.urlopen(f"http://{server.addresses['metrics']}/metrics").read().decode()
-    wanted = ",".join(f'{key}="{value}"' for key, value in labels.items())
+    wanted = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
     series = f"{name}{{{wanted}}} " if labels else f"{name} "
     return next((float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(series)), 0.0)
 

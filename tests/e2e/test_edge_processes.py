@@ -86,7 +86,8 @@ def test_connections_are_spread_evenly(server: ServerProcess) -> None:
 
 
 def test_a_limit_holds_over_all_edges(server: ServerProcess) -> None:
-    before = metric(server, "trioton_limit_refusals_total", protocol="http", limit="max_connections")
+    refusals = {"protocol": "http", "limit": "max_connections"}
+    before = metric(server, "trioton_limit_refusals_total", **refusals)
     with ExitStack() as stack:
         connected(server, 40, stack)
         refused = http.client.HTTPConnection(server.addresses["http"], timeout=30)
@@ -94,8 +95,8 @@ def test_a_limit_holds_over_all_edges(server: ServerProcess) -> None:
         refused.request("GET", READY)
         response = refused.getresponse()
         assert (response.status, b"40 connections are open" in response.read()) == (503, True)
-    counted = ("trioton_limit_refusals_total", {"protocol": "http", "limit": "max_connections"})
-    assert eventually(lambda: metric(server, counted[0], **counted[1]) == before + 1)
+        assert eventually(lambda: metric(server, "trioton_limit_refusals_total", **refusals) == before + 1)
+        assert metric(server, "trioton_connections", protocol="http") == 40
 
 
 def test_ten_megabytes_both_ways(server: ServerProcess) -> None:
