@@ -80,6 +80,8 @@ class ServerCore:
         self._fed: list[Servable] = []  # that have been submitted what `flush` is for
         # Called with the name of each of them, and may submit more. It must not raise.
         self.before_flush: Callable[[str], None] | None = None
+        # Called whenever what edges may keep of the models, as their metadata, may have changed. It must not raise.
+        self.models_changed: Callable[[], None] = _nobody_is_told
         self._accepted: dict[tuple[str, int], int] = {}  # requests that clients wait for, by model and version
         self.custom_metrics = custom_metrics if custom_metrics is not None else CustomMetrics()
         self._registry = registry
@@ -116,11 +118,13 @@ class ServerCore:
             resources=resources,
         )
         self._manager = manager
+        manager.table.changed = self._models_changed
         try:
             await manager.run(self._stop, task_status=task_status)
         finally:
             self._is_unready = self._is_stopping = self._refuses = True
             self._manager = None
+            self.models_changed()
             await resources.close()
 
     def turn_unready(self) -> None:
@@ -132,7 +136,11 @@ class ServerCore:
         `finishes_sequences` open sequences go on to their end, for which `is_answered` has to be asked."""
         self._is_unready = self._is_stopping = self._refuses = True
         self._finishes_sequences = finishes_sequences
+        self.models_changed()
         self._stop_if_done()
+
+    def _models_changed(self) -> None:
+        self.models_changed()
 
     def is_answered(self) -> bool:
         """Whether everything that was accepted before `stop` is answered. A sequence that times out sends no event, so
@@ -466,3 +474,7 @@ class ServerCore:
     def _refuse_if_unready(self) -> None:
         if self._is_unready:
             raise self._not_running()
+
+
+def _nobody_is_told() -> None:
+    pass

@@ -80,6 +80,7 @@ class ModelControl:
             entry = self._table.entry(name)
             if not entry.versions and not entry.failure:
                 entry.note_failure(with_reason(error))
+                self._table.changed()
                 logger.error("%s", error)
 
     async def load(
@@ -122,6 +123,7 @@ class ModelControl:
             self._table.load_failures[error.kind] += 1
             if name in self._table.entries:  # a name that was never heard of leaves nothing behind
                 self._table.entries[name].note_failure(with_reason(error))
+                self._table.changed()
             raise
         entry = self._table.entry(directory.identifier)
         needed = await self._needs(entry, directory, parameters)
@@ -276,6 +278,7 @@ class ModelControl:
             versions = list(entry.versions.values())
             if entry.evicted:
                 entry.evicted.clear()
+                self._table.changed()
                 for version in versions:
                     version.reason = UNLOADED
             self._life_cycle.retire(versions)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import trio
@@ -157,6 +157,10 @@ class ModelEntry:
         return version.reason
 
 
+def _nobody_is_told() -> None:
+    pass
+
+
 def ambiguous_name(name: str, count: int) -> InvalidArgument:
     return InvalidArgument(
         f"There are {count} identifiers of model '{name}' in global map, model namespace must be provided to resolve "
@@ -167,7 +171,8 @@ def ambiguous_name(name: str, count: int) -> InvalidArgument:
 class ModelTable:
     """Models by identifier. Look-ups raise the error for the client (reference: HTTP section "Health").
 
-    With `is_namespaced` a name alone is looked up too, and good if only one model has it.
+    With `is_namespaced` a name alone is looked up too, and good if only one model has it. Whoever changes what the
+    look-ups find calls `changed`, which tells those that keep what they have found.
     """
 
     def __init__(self, *, is_namespaced: bool = False) -> None:
@@ -175,6 +180,7 @@ class ModelTable:
         # Versions that were loaded, and loads that have failed by the kind of their error.
         self.loads = 0
         self.load_failures: Counter[str] = Counter()
+        self.changed: Callable[[], None] = _nobody_is_told
         self._is_namespaced = is_namespaced
         # With namespaces: by name alone.
         self._named: defaultdict[str, list[ModelEntry]] = defaultdict(list)

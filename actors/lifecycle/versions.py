@@ -108,6 +108,7 @@ class ModelLifeCycle:
             raise
         self._models.start_soon(agents.attend, tuple(new.values()))
         entry.versions, entry.failure, entry.reload_failure, entry.evicted = new, "", "", {}
+        self._table.changed()
         entry.loaded_from = None if isinstance(files, OverrideFiles) else source
         replaced = [version for version in old.values() if new.get(version.version) is not version]
         for version in replaced:
@@ -188,6 +189,7 @@ class ModelLifeCycle:
                 version.model.continue_from(before)
         if not entry.ready_versions:
             entry.versions, entry.failure = new, ""
+            self._table.changed()
         failures: dict[int, ServerError] = {}
         async with trio.open_nursery() as loads:
             for version in loading:
@@ -218,6 +220,7 @@ class ModelLifeCycle:
                 continue
             try:
                 await serving.update_instances(wanted)
+                self._table.changed()
             except ServerError as error:
                 failures[wanted.version] = error
         return {version: with_reason(error) for version, error in failures.items()}
@@ -245,6 +248,7 @@ class ModelLifeCycle:
         reason = with_reason(error)
         logger.error("failed to load '%s': %s", entry.name, reason)
         entry.note_failure(reason)
+        self._table.changed()
         self._table.load_failures[error.kind] += 1
         return LoadFailed(f"failed to load '{entry.name}': {reason}", may_pass=not isinstance(error, LASTING))
 
@@ -261,10 +265,12 @@ class ModelLifeCycle:
             version.state, version.reason, version.model = ModelState.UNAVAILABLE, with_reason(error), None
             failures[version.version] = error
             self._table.load_failures[error.kind] += 1
+            self._table.changed()
             logger.error("failed to load '%s' version %d: %s", name, version.version, version.reason)
         else:
             version.state, version.load_seconds = ModelState.READY, trio.current_time() - began
             self._table.loads += 1
+            self._table.changed()
 
     async def _run(self, name: str, version: VersionEntry, *, task_status: trio.TaskStatus[None]) -> None:
         """Run one model actor, from its load to its end. Once it serves, its failure does not end the server."""
@@ -276,6 +282,7 @@ class ModelLifeCycle:
                 raise
             self._failures.note("instance", error, f"model '{name}' version {version.version} has failed")
             version.state, version.model = ModelState.UNAVAILABLE, None
+            self._table.changed()
             version.reason = version.reason or with_reason(error)
 
     async def _run_to_end(self, name: str, version: VersionEntry, loaded: _Loaded) -> None:
@@ -298,6 +305,7 @@ class ModelLifeCycle:
             if version.files is not None:
                 await release(version.files)
         version.state, version.model = ModelState.UNAVAILABLE, None
+        self._table.changed()
         version.reason = version.reason or UNLOADED
         logger.info("successfully unloaded '%s' version %d", name, version.version)
         entry = self._table.entry(name)
@@ -319,6 +327,7 @@ class ModelLifeCycle:
                 version.leaving.set()
                 model.drain(lets_sequences_end=True)
                 self._lingering.add(version)
+                self._table.changed()
 
     def retire(self, versions: Iterable[VersionEntry]) -> None:
         """Have versions drain and unload; they end in `_run`."""
@@ -327,6 +336,7 @@ class ModelLifeCycle:
                 version.state = ModelState.UNLOADING
                 version.leaving.set()
                 version.model.drain()
+                self._table.changed()
 
     async def retire_all(self) -> None:
         """Drain everything at the end of the server, each ensemble before the models that its requests still need."""

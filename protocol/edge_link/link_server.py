@@ -1,15 +1,72 @@
-"""Link server: serves one edge process where the core runs."""
+"""Link server: serves one edge process where the core runs.
+
+    edge process -> socket -> [link server] -> core … actor -> [link server] -> socket -> edge process
+
+All requests of a frame are submitted before the core is told to begin (`flush`), so that they share batches; answers
+that come within one burst of the poller leave in one frame at its end. Requests take no task; streams, operations that
+take a while, and copies of large answers have one each.
+"""
 
 from __future__ import annotations
 
+import os
 import socket
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import trio
 
 from protocol.core import InferenceCore
+from protocol.edge_link.answers import AnswerWriter
+from protocol.edge_link.frames import BrokenFrame, Burst, Frame
 from protocol.edge_link.generation import Generation
 from protocol.edge_link.limits import LinkLimits
+from protocol.edge_link.operations import (
+    CALLS,
+    QUERIES,
+    answer_call,
+    answer_query,
+    decode_operation,
+    encode_result,
+)
+from protocol.edge_link.records import (
+    CALL,
+    CANCEL,
+    CREDIT,
+    HELLO,
+    INLINE,
+    PLAIN,
+    QUERY,
+    RELEASE,
+    REQUEST,
+    STREAM,
+    TEMPLATE,
+)
+from protocol.edge_link.segments import ReadSegment, WrittenSegment, make_segment
+from protocol.edge_link.served import LinkedRequest, LinkedStream, response_size
+from protocol.edge_link.templates import ReceivedTemplates
+from protocol.edge_link.texts import (
+    Hello,
+    LinkedOrigin,
+    LinkedTrace,
+    RequestExtras,
+    decode_text,
+    encode_error,
+    encode_text,
+)
+from protocol.edge_link.wire import Wire
+from protocol.errors import Internal, ServerError
 from protocol.failures import CallbackFailures
+from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from protocol.reactor.drivers import the_poller
+from protocol.sync.wakeup import WaitingTasks, Wakeup
+
+# How long an edge waits for the answer to a query before it gives up.
+QUERY_SECONDS = 5.0
+# How often unused memory is looked for.
+_TRIM_SECONDS = 10.0
 
 
 class LinkServer:
@@ -28,9 +85,356 @@ class LinkServer:
         failures: CallbackFailures | None = None,
         name: str = "edge",
     ) -> None:
-        raise NotImplementedError
+        self._core = core
+        self._limits = limits
+        self._generation = generation
+        self._failures = failures or CallbackFailures()
+        self._name = name
+        self._handlers: dict[int, Callable[[Frame], None]] = {
+            TEMPLATE: self._template,
+            PLAIN: self._plain,
+            REQUEST: self._request,
+            CANCEL: self._cancel,
+            CREDIT: self._credit,
+            RELEASE: self._release,
+            CALL: self._call,
+        }
+        self._wire = self._made_wire(control, self._take)
+        self._templates = ReceivedTemplates()
+        self._pending: dict[int, LinkedRequest] = {}
+        self._streams: dict[int, LinkedStream] = {}
+        self._calls: dict[int, trio.CancelScope] = {}
+        self._sent_in = 0  # the burst at whose end everything was sent
+        self._arrived = Wakeup()
+        self._has_room = WaitingTasks()  # in the segment of outputs
+        self._ended_views: deque[int] = deque()  # places that nobody reads any more; other threads add to it
+
+    @property
+    def problem(self) -> str:
+        """Why the link has ended, where the edge has not just gone."""
+        return self._wire.problem
+
+    @property
+    def answered(self) -> int:
+        """Requests that were answered so far, but for streams and calls."""
+        return self._answers.answered
+
+    @property
+    def in_flight(self) -> int:
+        """Requests, streams and calls that the edge waits for."""
+        return len(self._pending) + len(self._streams) + len(self._calls)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve the edge until it is gone, or sends what is invalid. Then, as when cancelled, all of its requests are
         given up and its memory is unmapped. Does not raise because of the edge."""
-        raise NotImplementedError
+        self._poller = the_poller()
+        self._token = trio.lowlevel.current_trio_token()
+        limits = self._limits
+        queries, theirs = socket.socketpair()
+        descriptors: list[int] = []
+        try:
+            descriptors += map(make_segment, (limits.input_bytes, limits.output_bytes))
+            self._inputs = ReadSegment(descriptors[0], limits.input_bytes, self._view_ended)
+            outputs = WrittenSegment(descriptors[1], limits.output_bytes)
+            self._answers = AnswerWriter(outputs, self._put_aside, self._failures)
+            self._greet([*descriptors, theirs.fileno()])
+        finally:
+            theirs.close()
+            for descriptor in descriptors:
+                os.close(descriptor)
+        asked = self.queries = self._made_wire(queries, self._query)
+        try:
+            async with trio.open_nursery() as nursery:
+                self._tasks = nursery
+                with self._poller.calling_last(self._send):
+                    nursery.start_soon(asked.run)
+                    nursery.start_soon(self._send_later)
+                    nursery.start_soon(self._trim, outputs)
+                    task_status.started()
+                    await self._wire.run()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._give_up()
+            self._wire.close()
+            asked.close()
+            self._inputs.close()
+            outputs.close()
+
+    def _made_wire(self, control: socket.socket, take: Callable[[Frame], None]) -> Wire:
+        return Wire(
+            control,
+            take,
+            name=self._name,
+            unsent_bytes=self._limits.unsent_bytes,
+            stall_seconds=self._limits.stall_seconds,
+            failures=self._failures,
+        )
+
+    def _greet(self, descriptors: list[int]) -> None:
+        """The first frame; there is room for it in a socket that nothing was written to. Raises OSError where the edge
+        is gone already: then `run` ends with the first read."""
+        has_generation = self._generation is not None
+        if self._generation is not None:
+            descriptors = [*descriptors, self._generation.descriptor]
+        limits = self._limits
+        burst = Burst()
+        hello = Hello(limits.input_bytes, limits.output_bytes, has_generation, QUERY_SECONDS)
+        burst.numbers += HELLO, burst.add_text(encode_text(hello))
+        try:
+            socket.send_fds(self._wire.socket, [b"".join(burst.take())], descriptors)
+        except OSError as error:
+            self._wire.end(f"it could not be greeted: {error}")
+
+    def _give_up(self) -> None:
+        """What the edge has asked for, and does not want any more."""
+        pending, self._pending = self._pending, {}
+        for request in pending.values():
+            with self._failures.noted("edge link", f"{self._name}: a request could not be cancelled"):
+                request.give_up()
+        self._answers.ready.clear()
+
+    # What the edge says. All of it is valid, or BrokenFrame.
+
+    def _take(self, frame: Frame) -> None:
+        handlers = self._handlers
+        while frame.has_more:
+            (kind,) = frame.take(1)
+            handler = handlers.get(kind)
+            if handler is None:
+                raise BrokenFrame(f"its record is of kind {kind}")
+            handler(frame)
+        frame.check_end()
+
+    def _template(self, frame: Frame) -> None:
+        self._templates.receive(frame)
+
+    def _plain(self, frame: Frame) -> None:
+        number, count = frame.take(2)
+        template = self._templates[number]
+        rows = frame.take(2 * count)
+        size = template.size
+        data = frame.take_data(count * size)
+        if not (count > 0 and template.is_fixed):
+            raise BrokenFrame(f"its template of {count} plain requests has sizes that vary")
+        pending, submit, ready = self._pending, self._core.submit, self._put
+        places, model_name, version = template.tensors, template.model_name, template.model_version
+        requested, priority, timeout = (
+            template.requested_outputs,
+            template.priority,
+            template.timeout_microseconds,
+        )
+        tags, tag_at, tag_end = frame.texts, frame.text_at, frame.text_at
+        start = 0
+        for index in range(0, 2 * count, 2):
+            number = rows[index]
+            if number in pending:
+                raise BrokenFrame(f"its request {number} is there already")
+            tensors = []
+            for name, datatype, shape, begin, end in places:
+                tensors.append(Tensor(name, datatype, shape, data[start + begin : start + end]))
+            start += size
+            linked = pending[number] = LinkedRequest(number, ready)
+            tag_end += rows[index + 1]
+            if tag_end < tag_at:
+                raise BrokenFrame(f"its request {number} has tags of {rows[index + 1]} bytes")
+            request = InferenceRequest(
+                model_name,
+                tensors,
+                version,
+                "",
+                requested,
+                {},
+                0,
+                False,
+                False,
+                priority,
+                timeout,
+                template=template,
+                origin=LinkedOrigin(tags[tag_at:tag_end]),
+            )
+            tag_at = tag_end
+            linked.submitted = submit(request, linked, later=True)
+        frame.take_text(tag_end - frame.text_at)
+
+    def _request(self, frame: Frame) -> None:
+        number, own, flags, tags_size, extras_size, place, size = frame.take(7)
+        template = self._templates[number]
+        sizes = frame.take(template.count_varying)
+        tags = frame.take_text(tags_size)
+        extras = decode_text(frame.take_text(extras_size), RequestExtras)
+        if own in self._pending or own in self._streams or own in self._calls:
+            raise BrokenFrame(f"its request {own} is there already")
+        data = frame.take_data(size) if place == INLINE else self._inputs.lend(place, size)
+        request = InferenceRequest(
+            template.model_name,
+            template.views(data, sizes),
+            template.model_version,
+            extras.id,
+            template.requested_outputs,
+            extras.parameters,
+            extras.sequence_id,
+            extras.sequence_start,
+            extras.sequence_end,
+            template.priority,
+            template.timeout_microseconds,
+            template=template if template.is_fixed else None,
+            origin=LinkedOrigin(tags),
+            trace=LinkedTrace(extras.context) if extras.is_traced else None,
+        )
+        if flags & STREAM:
+            stream = self._streams[own] = LinkedStream(own, extras.id, self._put_streamed, self._place_streamed)
+            self._tasks.start_soon(self._run_stream, stream, request)
+        else:
+            linked = self._pending[own] = LinkedRequest(own, self._put)
+            linked.submitted = self._core.submit(request, linked, later=True)
+
+    def _cancel(self, frame: Frame) -> None:
+        (number,) = frame.take(1)
+        if (request := self._pending.pop(number, None)) is not None:
+            request.give_up()
+        elif (stream := self._streams.get(number)) is not None:
+            stream.scope.cancel()
+        elif (scope := self._calls.get(number)) is not None:
+            scope.cancel()
+
+    def _credit(self, frame: Frame) -> None:
+        number, responses, size = frame.take(3)
+        if responses < 0 or size < 0:
+            raise BrokenFrame(f"it takes back {-responses} responses of {-size} bytes")
+        if (stream := self._streams.get(number)) is not None:
+            stream.credit(responses, size)
+
+    def _release(self, frame: Frame) -> None:
+        (place,) = frame.take(1)
+        self._answers.segment.give(place)
+        self._has_room.wake_all()
+
+    def _call(self, frame: Frame) -> None:
+        number, size = frame.take(2)
+        name, arguments = decode_operation(frame.take_text(size), CALLS)
+        if number in self._pending or number in self._streams or number in self._calls:
+            raise BrokenFrame(f"its call {number} is there already")
+        scope = self._calls[number] = trio.CancelScope()
+        self._tasks.start_soon(self._run_call, number, scope, name, arguments)
+
+    def _query(self, frame: Frame) -> None:
+        """By the second socket. What was said by the first before that is heard before that."""
+        self._wire.read()
+        kind, number, size = frame.take(3)
+        if kind != QUERY:
+            raise BrokenFrame(f"its query is of kind {kind}")
+        name, arguments = decode_operation(frame.take_text(size), QUERIES)
+        is_good = True
+        try:
+            text = encode_result(answer_query(self._core, name, arguments))
+        except ServerError as error:
+            is_good, text = False, encode_error(error)
+        except Exception as error:
+            is_good, text = False, encode_error(self._defect(name, error))
+        burst = Burst()
+        burst.numbers += QUERY, number, is_good, burst.add_text(text)
+        size = burst.size
+        self.queries.send(burst.take(), size)
+
+    # What the edge is told
+
+    def _put(self, request: LinkedRequest) -> None:
+        self._answers.ready.append(request)
+        burst = self._poller.burst
+        if not burst or burst == self._sent_in:  # else the end of the burst is to come
+            self._arrived.wake()
+
+    def _put_streamed(self, stream: LinkedStream, response: InferenceResponse) -> bool:
+        if not self._answers.put_streamed(stream, response):
+            return False
+        burst = self._poller.burst
+        if not burst or burst == self._sent_in:
+            self._arrived.wake()
+        return True
+
+    async def _place_streamed(self, stream: LinkedStream, response: InferenceResponse) -> None:
+        await self._send_large(stream.number, response, stream.own_id, STREAM)
+
+    def _put_aside(self, number: int, response: InferenceResponse, own_id: str) -> None:
+        self._tasks.start_soon(self._send_large, number, response, own_id)
+
+    async def _send_large(self, number: int, response: InferenceResponse, own_id: str, flags: int = 0) -> None:
+        """Wait for room in the segment, and copy the tensors in a thread."""
+        segment, size = self._answers.segment, response_size(response)
+        while (place := segment.take(size)) is None:
+            with trio.move_on_after(self._limits.stall_seconds) as stalled:
+                await self._has_room.wait()
+            if stalled.cancelled_caught:
+                self._wire.end(f"it has released no memory for {self._limits.stall_seconds:g} s")
+                await trio.sleep_forever()  # until the link ends
+        await trio.to_thread.run_sync(segment.write, place, [output.data for output in response.outputs])
+        self._answers.write_response(number, response, own_id, flags, place)
+        self._arrived.wake()
+
+    async def _run_stream(self, stream: LinkedStream, request: InferenceRequest) -> None:
+        error: ServerError | None = None
+        is_final = False
+        with stream.scope:
+            try:
+                is_final = await self._core.infer_stream(request, stream)
+            except ServerError as found:
+                error = found
+            except Exception as found:
+                error = self._defect(f"a stream of model '{request.model_name}'", found)
+            if request.trace is not None:
+                self._answers.write_events(stream.number, request.trace)
+            if error is None:
+                self._answers.write_end(stream.number, is_final=is_final)
+            else:
+                self._answers.write_error(stream.number, error)
+        del self._streams[stream.number]
+        self._arrived.wake()
+
+    async def _run_call(self, number: int, scope: trio.CancelScope, name: str, arguments: tuple[Any, ...]) -> None:
+        with scope:
+            try:
+                self._answers.write_return(number, encode_result(await answer_call(self._core, name, arguments)))
+            except ServerError as error:
+                self._answers.write_error(number, error)
+            except Exception as error:
+                self._answers.write_error(number, self._defect(name, error))
+        del self._calls[number]
+        self._arrived.wake()
+
+    def _defect(self, what: str, error: Exception) -> Internal:
+        self._failures.note("edge link", error, f"{self._name}: {what} has failed")
+        return Internal(f"{what} failed unexpectedly; the server's log has the details")
+
+    def _view_ended(self, place: int) -> None:
+        """Nobody holds a part of this block of the inputs any more. Called in any thread."""
+        self._ended_views.append(place)
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._arrived.wake, idempotent=True)
+
+    def _send(self) -> None:
+        """At the end of each burst of the poller, and whenever something is ready outside of one."""
+        self._core.flush()
+        answers = self._answers
+        if answers.ready:
+            answers.write_ready(self._pending)
+        while self._ended_views:
+            place = self._ended_views.popleft()
+            self._inputs.settle(place)
+            answers.write_release(place)
+        if answers.has_written:
+            self._wire.send(*answers.take())
+        self._sent_in = self._poller.burst
+
+    async def _send_later(self) -> None:
+        while True:
+            if not (self._answers.ready or self._answers.has_written or self._ended_views):
+                await self._arrived.wait()
+            self._send()
+            await trio.lowlevel.checkpoint()
+
+    async def _trim(self, outputs: WrittenSegment) -> None:
+        """Give memory that was not used for a while back to the system."""
+        while True:
+            await trio.sleep(_TRIM_SECONDS)
+            while outputs.trim():
+                await trio.lowlevel.checkpoint()

@@ -52,11 +52,14 @@ class Poller:
         busy: how it waits.
         watched: the sockets, by their descriptors.
         has_called: a callback has been called since somebody last reset this.
+        burst: a number of its own while the callbacks of a burst are called, and then those at its end; 0 between.
     """
 
     def __init__(self, selector: Selector) -> None:
         self.busy = BusyPolling(selector.poll)
         self.has_called = False
+        self.burst = 0
+        self._bursts = 0
         self._selector = selector
         self._descriptors: dict[Watched, int] = {}
         self.watched: dict[int, Watched] = {}
@@ -132,10 +135,13 @@ class Poller:
         calls, later_calls = self._calls, self._later_calls
         wait = self.busy.wait if timeout else self._selector.poll
         has_called = False
+        self._bursts += 1
         for _ in range(_MOST_POLLS):
             later: list[int] = []
             count = 0
-            for descriptor, _ in wait(timeout, _MOST_AT_ONCE):
+            ready = wait(timeout, _MOST_AT_ONCE)
+            self.burst = self._bursts
+            for descriptor, _ in ready:
                 if (called := calls.get(descriptor)) is not None:
                     count += 1
                     try:
@@ -169,6 +175,7 @@ class Poller:
                     logger.exception("a call at the end of a burst failed; it is tried again")
                     with suppress(Exception):
                         call()
+        self.burst = 0
         return is_for_trio
 
     def close(self) -> None:

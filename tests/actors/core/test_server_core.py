@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import trio
@@ -14,11 +16,38 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from actors.core.server_core import ControlMode, CoreSettings, ServerCore
 from actors.mail.reply_slot import ReplySlot
 from backends.registry import BackendRegistry
-from protocol.core import LoadParameters, ModelIndex
+from protocol.core import LoadParameters, ModelIndex, ModelStatistics
+from protocol.edge_link.linked_core import LinkedCore
 from protocol.errors import InvalidArgument, NotFound, Unavailable
 from protocol.messages import InferenceRequest, InferenceResponse
 from repository.pbtxt import format_pbtxt
 from tests.actors.fakes import CONFIG, FakeBackend, fake_backend, request, tensor
+from tests.protocol.edge_link.links import linked
+
+over_link: ContextVar[bool] = ContextVar("over_link", default=False)
+
+
+@pytest.fixture(autouse=True, params=[pytest.param(False, id="core"), pytest.param(True, id="link")])
+def how(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test runs twice: edges of another process see the same."""
+    token = over_link.set(request.param)
+    yield
+    over_link.reset(token)
+
+
+class CoreByLink:
+    """The core as an edge process sees it; what is not in the interface is that of the core itself."""
+
+    def __init__(self, core: ServerCore, link: LinkedCore) -> None:
+        self._core = core
+        self._link = link
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._link if hasattr(LinkedCore, name) and name != "run" else self._core, name)
+
+    def model_statistics(self, *of: Any) -> list[ModelStatistics]:
+        return list(self._link.each_statistics(*of))
+
 
 OVERRIDE = """{"backend": "fake", "max_batch_size": 2,
     "input": [{"name": "IN", "data_type": "TYPE_FP32", "dims": [2]}],
@@ -46,7 +75,13 @@ async def running(
     core = ServerCore(settings, BackendRegistry({"fake": backend or fake_backend()}))
     async with trio.open_nursery() as nursery:
         await nursery.start(core.run)
-        yield core
+        if over_link.get():
+            async with linked(core) as link:
+                core.models_changed = link.generation.bump
+                yield cast("ServerCore", CoreByLink(core, link.core))
+                core.models_changed = lambda: None
+        else:
+            yield core
         core.stop()
 
 

@@ -1,0 +1,149 @@
+"""Requests of one edge process: from `InferenceRequest` to records of the next frame.
+
+Flow: edge -> linked core -> [requests] -> socket
+"""
+
+from __future__ import annotations
+
+from protocol.datatypes import DataType
+from protocol.edge_link.frames import Burst
+from protocol.edge_link.records import (
+    CALL,
+    CANCEL,
+    CREDIT,
+    INLINE,
+    INLINE_BYTES,
+    PLAIN,
+    RELEASE,
+    REQUEST,
+    TEMPLATE,
+)
+from protocol.edge_link.segments import WrittenSegment
+from protocol.edge_link.templates import SentTemplates, Template, encode_template, request_text
+from protocol.edge_link.texts import RequestExtras, encode_tags, encode_text
+from protocol.log.access_record import AccessRecord
+from protocol.messages import Buffer, InferenceRequest, Tensor, flat
+
+
+def can_cross(request: InferenceRequest) -> bool:
+    """Whether a request can be carried, with all that belongs to it."""
+    if (
+        request.charge is not None
+        or request.gen_ai is not None
+        or request.caller is not None
+        or request.has_device_inputs
+        or request.device_outputs
+    ):
+        return False
+    trace = request.trace
+    if trace is not None and not (isinstance(trace, AccessRecord) and trace.trace is None):
+        return False
+    # Others are on a device, or in the memory of a client.
+    return all(type(tensor) is Tensor for tensor in request.inputs)
+
+
+class RequestWriter:
+    """Writes the records of the next frame. Large tensors are put into the segment, while there is room."""
+
+    def __init__(self, segment: WrittenSegment) -> None:
+        self.segment = segment
+        self._burst = Burst()
+        self._templates: SentTemplates[tuple[object, str, int]] = SentTemplates()
+        self._run: Template | None = None  # of the last record, if that is a run
+        self._count_at = 0
+
+    @property
+    def has_written(self) -> bool:
+        return bool(self._burst.numbers)
+
+    @property
+    def frame_size(self) -> int:
+        return self._burst.size
+
+    def take(self) -> tuple[list[Buffer], int]:
+        """What was written, as a frame in parts, and its size."""
+        self._run = None
+        size = self._burst.size
+        return self._burst.take(), size
+
+    def write(self, number: int, request: InferenceRequest, flags: int = 0) -> None:
+        """Write a request that can cross."""
+        template = self._template(request)
+        burst = self._burst
+        tags = b"" if request.origin is None else encode_tags(request.origin.tags(request.id))
+        parts = [tensor.data for tensor in request.inputs]
+        if (
+            template.is_plain
+            and not (flags or request.id or request.parameters or request.sequence_id or request.trace is not None)
+            and not (request.sequence_start or request.sequence_end)
+            and _size(parts) == template.size
+        ):
+            numbers = burst.numbers
+            if self._run is not template:
+                numbers += PLAIN, template.id, 0
+                self._count_at = len(numbers) - 1
+                self._run = template
+            numbers[self._count_at] += 1
+            numbers += number, burst.add_text(tags)
+            burst.data += parts
+            burst.data_size += template.size
+            return
+        parts = [flat(part) for part in parts]
+        size = sum(map(len, parts))
+        place = self.segment.take(size) if size > INLINE_BYTES else None
+        extras = RequestExtras(
+            request.id,
+            request.parameters,
+            request.sequence_id,
+            request.sequence_start,
+            request.sequence_end,
+            request.trace is not None,
+            None if request.trace is None else request.trace.context(),
+        )
+        burst.numbers += (
+            *(REQUEST, template.id, number, flags, burst.add_text(tags), burst.add_text(encode_text(extras))),
+            *(INLINE if place is None else place, size),
+            *[tensor.byte_size for tensor in request.inputs if tensor.datatype is DataType.BYTES],
+        )
+        if place is None:
+            burst.data += parts
+            burst.data_size += size
+        else:
+            self.segment.write(place, parts)
+        self._run = None
+
+    def _template(self, request: InferenceRequest) -> Template:
+        key = None if request.template is None else (request.template, request.model_name, request.model_version)
+        if key is not None and (found := self._templates.find(key)) is not None:
+            return found
+        template = self._templates.made(request_text(request), key)
+        if self._templates.fresh:
+            self._templates.fresh.clear()
+            text = encode_template(template)
+            self._burst.numbers += TEMPLATE, template.id, self._burst.add_text(text)
+            self._run = None
+        return template
+
+    def write_cancel(self, number: int) -> None:
+        self._burst.numbers += CANCEL, number
+        self._run = None
+
+    def write_credit(self, number: int, responses: int, size: int) -> None:
+        self._burst.numbers += CREDIT, number, responses, size
+        self._run = None
+
+    def write_release(self, place: int) -> None:
+        self._burst.numbers += RELEASE, place
+        self._run = None
+
+    def write_call(self, number: int, text: bytes) -> None:
+        self._burst.numbers += CALL, number, self._burst.add_text(text)
+        self._run = None
+
+
+def _size(parts: list[Buffer]) -> int:
+    """Of all together, where each is flat; else not that."""
+    try:
+        return sum(map(len, parts))
+    except TypeError:  # a view without dimensions has no length
+        return -1

@@ -1,0 +1,83 @@
+"""Requests and streams of an edge process, as the core has them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import trio
+
+from protocol.core import RespondsAtOnce, Submitted
+from protocol.edge_link.records import WINDOW_BYTES, WINDOW_RESPONSES
+from protocol.errors import ServerError
+from protocol.messages import InferenceResponse
+from protocol.sync.wakeup import Wakeup
+
+
+class LinkedRequest(msgspec.Struct, eq=False):
+    """A request that is answered once. Implements `protocol.core.ReplyChannel`; `put` gets it with its reply."""
+
+    number: int
+    put: Callable[[LinkedRequest], None]
+    reply: InferenceResponse | ServerError | None = None
+    submitted: Submitted | None = None
+
+    def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
+        if self.reply is None:
+            self.reply = value
+            self.put(self)
+
+    def give_up(self) -> None:
+        submitted, self.submitted = self.submitted, None
+        if submitted is not None:
+            submitted.give_up()
+
+
+class LinkedStream(RespondsAtOnce):
+    """A request that is answered with any number of responses: the `Respond` that its model is given. A response goes
+    while the edge has room for it; else the model waits. `put` takes one that can go now; one for which it returns
+    False is to be given to `place`, which waits."""
+
+    def __init__(
+        self,
+        number: int,
+        own_id: str,
+        put: Callable[[LinkedStream, InferenceResponse], bool],
+        place: Callable[[LinkedStream, InferenceResponse], Awaitable[None]],
+    ) -> None:
+        self.number = number
+        self.own_id = own_id
+        self.scope = trio.CancelScope()
+        self._put = put
+        self._place = place
+        self._responses_left = WINDOW_RESPONSES
+        self._bytes_left = WINDOW_BYTES
+        self._credited = Wakeup()
+
+    def respond_at_once(self, response: InferenceResponse) -> bool:
+        if self._responses_left <= 0 or self._bytes_left <= 0 or not self._put(self, response):
+            return False
+        self._take(response)
+        return True
+
+    async def __call__(self, response: InferenceResponse) -> None:
+        while self._responses_left <= 0 or self._bytes_left <= 0:
+            await self._credited.wait()
+        self._take(response)
+        if not self._put(self, response):
+            await self._place(self, response)
+
+    def credit(self, responses: int, size: int) -> None:
+        """The edge has passed so much on."""
+        self._responses_left += responses
+        self._bytes_left += size
+        self._credited.wake()
+
+    def _take(self, response: InferenceResponse) -> None:
+        self._responses_left -= 1
+        self._bytes_left -= response_size(response)
+
+
+def response_size(response: InferenceResponse) -> int:
+    """Of its tensors, in bytes."""
+    return sum([output.byte_size for output in response.outputs])

@@ -1,0 +1,218 @@
+"""What a request of an edge process costs the core's process: `python -m tests.bench.edge_link`.
+
+The core with the benchmark's `add_sub` and a link server in this process, a linked core in another one, without the
+edges themselves. That one keeps so many requests in flight: it sends them in one burst, and the next when all are
+answered. Figures are of the core's thread, for one request: processor time, the least of many bursts, since whatever
+else runs on the machine only adds; and Python calls. `direct` is the core alone, its requests submitted in its own
+process. In a worker the model's own `execute` is not counted, in loop it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType
+
+import trio
+
+from actors.core.server_core import CoreSettings, ServerCore
+from backends.registry import BackendRegistry
+from protocol.core import InferenceCore, Submitted
+from protocol.datatypes import DataType
+from protocol.edge_link.link_server import LinkServer
+from protocol.edge_link.linked_core import LinkedCore
+from protocol.errors import ServerError
+from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from protocol.reactor.drivers import the_poller
+
+MODEL = Path(__file__).parent / "models" / "add_sub"
+SIZE = 16
+IN_FLIGHT = (1, 16, 64)
+# The first bursts are not counted.
+_WARM_UP = 20
+_LONGEST_SECONDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one request: seconds of the core's thread, and calls of Python functions in it."""
+
+    seconds: float
+    calls: float
+
+
+class Burst:
+    """Requests that are answered together. Implements `protocol.core.ReplyChannel`."""
+
+    def __init__(self, core: InferenceCore, count: int) -> None:
+        body = memoryview(bytes(8 * SIZE * count))
+        self._core = core
+        self._requests = [_request(body[8 * SIZE * index :]) for index in range(count)]
+        self._submitted: list[Submitted] = []
+        self._ended = trio.Event()
+        self._left = count
+        self._failure: ServerError | None = None
+
+    async def run(self) -> None:
+        core = self._core
+        self._submitted += [core.submit(request, self, later=True) for request in self._requests]
+        core.flush()
+        await self._ended.wait()
+        for submitted in self._submitted:
+            submitted.end()
+        if self._failure is not None:
+            raise self._failure
+
+    def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
+        self._failure = value if isinstance(value, ServerError) else self._failure
+        self._left -= 1
+        if not self._left:
+            self._ended.set()
+
+
+_TEMPLATE = object()
+
+
+def _request(body: memoryview) -> InferenceRequest:
+    left = Tensor("INPUT0", DataType.FP32, (1, SIZE), body[: 4 * SIZE])
+    right = Tensor("INPUT1", DataType.FP32, (1, SIZE), body[4 * SIZE : 8 * SIZE])
+    return InferenceRequest("add_sub", [left, right], template=_TEMPLATE)
+
+
+@contextmanager
+def _core(isolation: str) -> Iterator[ServerCore]:
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(MODEL, Path(folder, "add_sub"))
+        config = Path(folder, "add_sub", "config.pbtxt")
+        parameter = f'parameters {{ key: "ISOLATION" value {{ string_value: "{isolation}" }} }}\n'
+        config.write_text(config.read_text() + parameter)
+        settings = CoreSettings((Path(folder),), backend_config={"python": {"allow-in-process": "true"}})
+        yield ServerCore(settings, BackendRegistry())
+
+
+class _Calls:
+    """Counts calls of Python functions in this thread."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def note(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            self.count += 1
+
+
+async def direct(isolation: str, in_flight: int, bursts: int) -> Cost:
+    """The core alone."""
+    found = Cost(0.0, 0.0)
+    with _core(isolation) as core:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(core.run)
+            times = []
+            for _ in range(bursts):
+                burst = Burst(core, in_flight)
+                before = time.thread_time()
+                await burst.run()
+                times.append((time.thread_time() - before) / in_flight)
+            burst, calls = Burst(core, in_flight), _Calls()
+            sys.setprofile(calls.note)
+            await burst.run()
+            sys.setprofile(None)
+            found = Cost(min(times), calls.count / in_flight)
+            core.stop()
+    return found
+
+
+async def linked(isolation: str, in_flight: int, bursts: int) -> Cost:
+    """The core with an edge process."""
+    found = Cost(0.0, 0.0)
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "tests.bench.edge_link", "--edge", str(theirs.fileno()), str(in_flight)]
+    edge = subprocess.Popen(command, pass_fds=[theirs.fileno()])  # noqa: ASYNC220 (nothing else runs yet)
+    theirs.close()
+    try:
+        with _core(isolation) as core:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(core.run)
+                server = LinkServer(core, ours)
+                await nursery.start(server.run)
+                with trio.fail_after(_LONGEST_SECONDS):
+                    found = await _measured(server, in_flight, bursts)
+                core.stop()
+                nursery.cancel_scope.cancel()
+    finally:
+        edge.kill()
+        edge.wait()
+    return found
+
+
+async def _measured(server: LinkServer, in_flight: int, bursts: int) -> Cost:
+    """Looks at the end of each burst of the poller, behind the server's own call there."""
+    times: list[float] = []
+    counts: list[int] = []
+    calls = _Calls()
+    ended = trio.Event()
+    answered = server.answered
+
+    def look() -> None:
+        nonlocal answered
+        if server.in_flight or server.answered - answered < in_flight:
+            return
+        answered = server.answered
+        times.append(time.thread_time())
+        counts.append(calls.count)
+        if len(times) == bursts:
+            sys.setprofile(calls.note)
+        elif len(times) == 2 * bursts:
+            sys.setprofile(None)
+            ended.set()
+
+    with the_poller().calling_last(look):
+        await ended.wait()
+    seconds = [(after - before) / in_flight for before, after in pairwise(times[_WARM_UP:bursts])]
+    each = [after - before for before, after in pairwise(counts[bursts:])]
+    return Cost(min(seconds), min(each) / in_flight)
+
+
+async def _run_edge(control: socket.socket, in_flight: int) -> None:
+    core = LinkedCore(control)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(core.run)
+        while True:
+            await Burst(core, in_flight).run()
+
+
+def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = print) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bursts", type=int, default=500)
+    parser.add_argument("--edge", type=int, nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    bursts = given.bursts
+    if given.edge:
+        descriptor, in_flight = given.edge
+        with suppress(ServerError):  # the core has ended
+            trio.run(_run_edge, socket.socket(fileno=descriptor), in_flight, strict_exception_groups=False)
+        return
+    say("of the core's process, for a request    µs direct   linked   calls direct   linked")
+    for isolation in ("in_loop", "process"):
+        for in_flight in IN_FLIGHT:
+            alone = trio.run(functools.partial(direct, isolation, in_flight, bursts))
+            with_edge = trio.run(functools.partial(linked, isolation, in_flight, bursts))
+            say(
+                f"{isolation:9}{in_flight:3} in flight{alone.seconds * 1e6:27.1f} {with_edge.seconds * 1e6:8.1f}"
+                f"{alone.calls:15.1f} {with_edge.calls:8.1f}"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Links within one process, over real sockets and memory, for tests of what runs over them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from protocol.core import InferenceCore
+from protocol.edge_link.generation import Generation
+from protocol.edge_link.limits import LinkLimits
+from protocol.edge_link.link_server import LinkServer
+from protocol.edge_link.linked_core import LinkedCore
+from protocol.failures import CallbackFailures
+
+
+@dataclass
+class Link:
+    """Both sides of one."""
+
+    core: LinkedCore
+    server: LinkServer
+    generation: Generation
+    failures: CallbackFailures
+    server_scope: trio.CancelScope
+    edge_scope: trio.CancelScope
+
+
+@asynccontextmanager
+async def linked(core: InferenceCore, limits: LinkLimits = LinkLimits()) -> AsyncIterator[Link]:  # noqa: B008 (frozen)
+    """A core, as edges in another process would have it. Nothing may fail unseen."""
+    ours, theirs = socket.socketpair()
+    generation, failures = Generation(), CallbackFailures()
+    server = LinkServer(core, ours, limits=limits, generation=generation, failures=failures)
+    edge = LinkedCore(theirs, failures=failures)
+    link = Link(edge, server, generation, failures, trio.CancelScope(), trio.CancelScope())
+
+    async def serve(*, task_status: trio.TaskStatus[None]) -> None:
+        with link.server_scope:
+            await server.run(task_status=task_status)
+
+    async def run(*, task_status: trio.TaskStatus[None]) -> None:
+        with link.edge_scope:
+            await edge.run(task_status=task_status)
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve)
+        await nursery.start(run)
+        edge.queries.wait = lambda control, events, deadline: server.queries.read()
+        yield link
+        nursery.cancel_scope.cancel()
+    generation.close()
+    assert (dict(failures.counts()), server.problem, edge.problem) == ({}, "", "")
