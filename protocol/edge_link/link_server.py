@@ -374,31 +374,35 @@ class LinkServer:
     async def _run_stream(self, stream: LinkedStream, request: InferenceRequest) -> None:
         error: ServerError | None = None
         is_final = False
-        with stream.scope:
-            try:
-                is_final = await self._core.infer_stream(request, stream)
-            except ServerError as found:
-                error = found
-            except Exception as found:
-                error = self._defect(f"a stream of model '{request.model_name}'", found)
-            if request.trace is not None:
-                self._answers.write_events(stream.number, request.trace)
-            if error is None:
-                self._answers.write_end(stream.number, is_final=is_final)
-            else:
-                self._answers.write_error(stream.number, error)
-        del self._streams[stream.number]
+        try:
+            with stream.scope:
+                try:
+                    is_final = await self._core.infer_stream(request, stream)
+                except ServerError as found:
+                    error = found
+                except Exception as found:
+                    error = self._defect(f"a stream of model '{request.model_name}'", found)
+                if request.trace is not None:
+                    self._answers.write_events(stream.number, request.trace)
+                if error is None:
+                    self._answers.write_end(stream.number, is_final=is_final)
+                else:
+                    self._answers.write_error(stream.number, error)
+        finally:
+            del self._streams[stream.number]
         self._arrived.wake()
 
     async def _run_call(self, number: int, scope: trio.CancelScope, name: str, arguments: tuple[Any, ...]) -> None:
-        with scope:
-            try:
-                self._answers.write_return(number, encode_result(await answer_call(self._core, name, arguments)))
-            except ServerError as error:
-                self._answers.write_error(number, error)
-            except Exception as error:
-                self._answers.write_error(number, self._defect(name, error))
-        del self._calls[number]
+        try:
+            with scope:
+                try:
+                    self._answers.write_return(number, encode_result(await answer_call(self._core, name, arguments)))
+                except ServerError as error:
+                    self._answers.write_error(number, error)
+                except Exception as error:
+                    self._answers.write_error(number, self._defect(name, error))
+        finally:
+            del self._calls[number]
         self._arrived.wake()
 
     def _defect(self, what: str, error: Exception) -> Internal:

@@ -100,7 +100,7 @@ class Wire:
         if self._unsent > self._unsent_limit:
             self.end(f"it has not read {self._unsent} bytes that wait for it")
             return
-        self._write()
+        self.write_some()
         if self._outbox:
             self._has_more.wake()
 
@@ -165,11 +165,11 @@ class Wire:
             with trio.move_on_after(self._stall_seconds) as stalled:
                 with suppress(trio.ClosedResourceError):  # closed meanwhile, and marked so
                     await trio.lowlevel.wait_writable(self.socket)
-                self._write()
+                self.write_some()
             if stalled.cancelled_caught:
                 self.end(f"it has read nothing for {self._stall_seconds:g} s, and {self._unsent} bytes wait for it")
 
-    def _write(self) -> None:
+    def write_some(self) -> None:
         """As much as goes without waiting."""
         outbox = self._outbox
         while outbox:
