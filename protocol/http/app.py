@@ -22,6 +22,7 @@ from protocol.http.charges import ChargedWriter, charge_reply, declared_size
 from protocol.http.codec.binary_type import CONTENT_TYPE
 from protocol.http.codec.compression import IDENTITY, content_encoding, inflate
 from protocol.http.codec.infer import HEADER_LENGTH, json_too_large
+from protocol.http.codec.json_text import may_nest
 from protocol.http.codec.request_templates import RequestTemplates
 from protocol.http.console.origin_check import refuse_foreign_page
 from protocol.http.errors import FIRST_ERROR, BodyTooLarge, LimitError, error_reply, name_reply
@@ -131,7 +132,9 @@ class HttpApp:
                 call = exchange.run(route.handler, request) if ends_with_client else route.handler(request)
                 try:
                     reply = await call
-                except RecursionError:  # only what clients send nests, and the reader of a body lets some of it through
+                except RecursionError:  # the reader of a body lets through what nests too deeply for others
+                    if not may_nest(request.body):
+                        raise
                     raise InvalidArgument("what the request holds nests too deeply") from None
                 finally:
                     request.end_turn()

@@ -38,6 +38,18 @@ _EXPECTED = re.compile(r"Expected `(\w+)[^`]*`(?: >= 0)?(?:, got `(.+)`)?$")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
+# Of what opens levels in JSON, in regular expressions and grammars, and of escapes that may stand for it: a text with
+# fewer of each lets no code run out of stack.
+_LEAST_NESTING = 100
+_OPENING = (b"[", b"{", b"(", b"\\u00")
+
+
+def may_nest(text: Buffer) -> bool:
+    """Whether a text may nest so deeply that a RecursionError is its writer's mistake, no defect of its reader."""
+    raw = bytes(text)
+    return any(raw.count(opening) >= _LEAST_NESTING for opening in _OPENING)
+
+
 class JsonReader(Generic[T]):
     """Reads one type from JSON text."""
 

@@ -173,6 +173,21 @@ async def test_a_defect_is_500_and_logged_with_its_traceback(caplog: pytest.LogC
     assert record.exc_info[1] is core.failure
 
 
+@pytest.mark.parametrize(
+    ("parameters", "status"),
+    [(b'{"a": 1}', 500), (b'{"a": "%s"}' % (b"[" * 120), 400), (b'{"a": "%s"}' % (rb"\u005b" * 120), 400)],
+    ids=["defect", "deep", "deep and escaped"],
+)
+async def test_a_stack_that_is_exhausted_is_the_clients_mistake_only_if_it_may_be(
+    parameters: bytes, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app(FakeCore(failure=RecursionError("too deep")), HttpSettings())
+    body = b'{"inputs":[],"parameters":%s}' % parameters
+    answer = await call(app, "POST", "/v2/models/broken/infer", body)
+    assert answer.status == status
+    assert ("Traceback" in caplog.text) is (status == 500)
+
+
 async def test_a_client_that_leaves_cancels_its_inference() -> None:
     """And gets no answer."""
     core = FakeCore()

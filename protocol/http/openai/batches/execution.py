@@ -18,6 +18,7 @@ import trio
 from protocol.access.control import AccessControl
 from protocol.core import InferenceCore, Respond
 from protocol.errors import Internal, InvalidArgument, NotFound, QuotaExceeded, ServerError, Unavailable
+from protocol.http.codec.json_text import may_nest
 from protocol.http.codec.request_templates import RequestTemplates
 from protocol.http.errors import name_reply
 from protocol.http.exchange import Handler, HttpRequest
@@ -138,6 +139,8 @@ class LineExecutor:
         try:
             reply = await HANDLERS[line.endpoint](request)
         except RecursionError:
+            if not may_nest(body):
+                raise
             raise InvalidArgument("what the request holds nests too deeply") from None
         finally:
             request.end_turn()
