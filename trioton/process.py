@@ -31,11 +31,16 @@ REOPEN_SIGNAL = signal.SIGUSR1
 CANCEL_GRACE_SECONDS = 2.0
 # Python looks for reference cycles after 700 objects more, which is after some requests. A request leaves none.
 GARBAGE_THRESHOLDS = (5_000, 10, 10)
+# A thread that computes in Python (reads configurations, tokenizes) gives the interpreter's lock up after so long where
+# the loop waits for it: for each system call of a request. Python's own five milliseconds would be some twenty a
+# request.
+SWITCH_SECONDS = 0.001
 
 
 def run_process(settings: Settings) -> int:
     """Serve until a signal; answers the exit code. Ends the process itself where an orderly end is not to be had."""
     keeps_memory = keep_freed_memory()
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         with logging_to(settings) as log:
             return trio.run(_serve, settings, log, keeps_memory)

@@ -31,7 +31,7 @@ from protocol.http.codec.infer import (
     parse_header_length,
 )
 from protocol.http.errors import FIRST_ERROR, error_reply, name_reply
-from protocol.http.exchange import JSON_IN_THREAD_ABOVE, header_text, version_in
+from protocol.http.exchange import JSON_SLICED_ABOVE, header_text, version_in
 from protocol.http.handlers.infer import decoupled, encode, encode_at_once
 from protocol.http.handlers.jobs.submit import infer_or_job
 from protocol.http.head import Head
@@ -172,7 +172,7 @@ class DirectInference:
             if route.handler is not infer_or_job:
                 return None
             header_length = parse_header_length(headers.get(HEADER_LENGTH), head.content_length)
-            if (head.content_length if header_length is None else header_length) > JSON_IN_THREAD_ABOVE:
+            if (head.content_length if header_length is None else header_length) > JSON_SLICED_ABOVE:
                 return None
             version = version_in(parameters)
             app.body_limit(route, headers, IDENTITY).check(head.content_length)

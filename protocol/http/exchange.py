@@ -25,6 +25,8 @@ from protocol.shared_memory.lease import Lease
 
 # Reading or writing more bytes than this as JSON would hold up every other call.
 JSON_IN_THREAD_ABOVE = 1 << 20
+# An inference's JSON of more bytes is read and written in slices; most of a millisecond or two in one go.
+JSON_SLICED_ABOVE = 1 << 17
 
 _MAX_VERSION = 2**63 - 1
 

@@ -22,18 +22,43 @@ SLICE_SECONDS = 0.0005
 
 
 async def run_sliced(work: Sliced[T], *, seconds: float = SLICE_SECONDS) -> T:
-    """The result. Between two slices, each of so many seconds, the loop turns once. Cancelled, the work can be gone on
-    with."""
+    """The result. Between two slices, each of so many seconds, the loop turns once. However many works there are, one
+    of them goes on in each turn, after the first slice. Cancelled, the work can be gone on with."""
+    done, result = _slice(work, seconds)
+    if done:
+        return result[0]
+    turns = _turns()
+    while True:
+        # Waiting or not, the loop turns.
+        async with turns:
+            done, result = _slice(work, seconds)
+        if done:
+            return result[0]
+
+
+def _slice(work: Sliced[T], seconds: float) -> tuple[bool, list[T]]:
+    """Whether it has ended, and its result."""
     end = time.perf_counter() + seconds
     while True:
         try:
             next(work)
-        except StopIteration as done:
-            result: T = done.value
-            return result
+        except StopIteration as stopped:
+            return True, [stopped.value]
         if time.perf_counter() >= end:
-            await trio.lowlevel.checkpoint()
-            end = time.perf_counter() + seconds
+            return False, []
+
+
+_TURNS: trio.lowlevel.RunVar[trio.Lock] = trio.lowlevel.RunVar("turns of sliced work")
+
+
+def _turns() -> trio.Lock:
+    """Of this run of Trio's. Whoever waits for it gets it in order, in the turn of the loop after it was given back."""
+    try:
+        return _TURNS.get()
+    except LookupError:
+        turns = trio.Lock()
+        _TURNS.set(turns)
+        return turns
 
 
 @dataclass(eq=False, slots=True)

@@ -25,7 +25,7 @@ def check_encoding(encoding: str) -> None:
         raise Unsupported(f"grpc-encoding '{encoding}' is not supported, expected one of: {accepted}")
 
 
-def decompress(data: memoryview, encoding: str, max_message_size: int) -> bytes:
+def decompress(data: memoryview, encoding: str, max_message_size: int) -> memoryview:
     """The message in a compressed frame, never inflated beyond the limit.
 
     Raises:

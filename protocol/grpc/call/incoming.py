@@ -131,7 +131,7 @@ class Incoming:
             self.progress_by = trio.current_time() + self._limits.receive_timeout
             self._progress_from = buffered
 
-    async def decompress(self, payload: memoryview) -> bytes:
+    async def decompress(self, payload: memoryview) -> memoryview:
         """The content of the message that was taken last. It counts from now on, not the compressed message.
 
         Raises:
@@ -152,15 +152,15 @@ class Incoming:
     def _inflated_limit(self) -> int:
         return min(self._limits.max_message_size, self._memory.left)
 
-    def _inflated(self, payload: memoryview, limit: int) -> bytes | PayloadTooLarge:
+    def _inflated(self, payload: memoryview, limit: int) -> memoryview | PayloadTooLarge:
         try:
             return decompress(payload, self.head.encoding, limit)
         except PayloadTooLarge as error:
             return error
 
-    def _held_message(self, inflated: bytes | PayloadTooLarge, limit: int) -> bytes:
+    def _held_message(self, inflated: memoryview | PayloadTooLarge, limit: int) -> memoryview:
         self.release(self.take_message_memory())
-        if isinstance(inflated, bytes):
+        if not isinstance(inflated, PayloadTooLarge):
             self._message_held = len(inflated)
             self.held += self._message_held
             self._memory.take(self._message_held)

@@ -5,7 +5,7 @@ Source: reference section "Infer request"; RFC 9110 sections 8.4 and 12.5.3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from protocol import zipped
 from protocol.errors import InvalidArgument
@@ -39,7 +39,7 @@ def content_encoding(headers: Mapping[bytes, bytes], *, allowed: bool = True) ->
     return value
 
 
-def inflate(body: Buffer, encoding: str, limit: int) -> bytes:
+def inflate(body: Buffer, encoding: str, limit: int) -> memoryview:
     """Decompress a whole body; never holds more than `limit` bytes of result, and one.
 
     Raises:
@@ -77,5 +77,12 @@ def choose_encoding(accept: bytes | None) -> str:
     return best
 
 
-def compress(body: bytes, encoding: str) -> bytes:
-    return zipped.deflate(body, encoding, _LEVEL)
+def compress(parts: Iterable[Buffer], encoding: str) -> bytes:
+    """The whole of the parts. For a thread, which holds the interpreter's lock for none of them for long."""
+    work = zipped.deflate_parts(parts, encoding, _LEVEL)
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            compressed: bytes = done.value
+            return compressed

@@ -10,7 +10,7 @@ reference sections "Infer request", "Input data rules" and "Outputs and response
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, TypeAlias
@@ -133,7 +133,7 @@ class DecodedRequest(msgspec.Struct, frozen=True):
     placement: Placement | None = None
 
 
-_READER = JsonReader(InferBody)
+READER = JsonReader(InferBody)
 _NO_PARAMETERS = InputParameters()
 # As enumerations have it, each name is a call.
 _NAMES = {datatype: datatype.name for datatype in DataType}
@@ -191,7 +191,23 @@ def decode_infer_request(
     json_size = len(view) if header_length is None else header_length
     if json_size > max_input_size:
         raise json_too_large(json_size, max_input_size)
-    message = _READER.read(view[:json_size])
+    message = READER.read(view[:json_size])
+    return request_of(
+        message, view, header_length, model_name=model_name, model_version=model_version, max_input_size=max_input_size
+    )
+
+
+def request_of(
+    message: InferBody,
+    view: memoryview,
+    header_length: int | None,
+    *,
+    model_name: str,
+    model_version: int,
+    max_input_size: int,
+) -> DecodedRequest:
+    """The request of a body whose JSON is read. Raises as `decode_infer_request`."""
+    json_size = len(view) if header_length is None else header_length
     _check_counts(message)
     request = InferenceRequest(model_name, [], model_version, id=message.id or "")
     default_binary = set_parameters(request, message.parameters) if message.parameters else False
@@ -266,8 +282,11 @@ def json_too_large(size: int, limit: int) -> BodyTooLarge:
     )
 
 
-def encode_infer_response(response: InferenceResponse, encoding: OutputEncoding) -> tuple[Headers, list[Buffer]]:
+def encode_infer_response(
+    response: InferenceResponse, encoding: OutputEncoding, data_of: Callable[[Tensor], Any] = encode_data
+) -> tuple[Headers, list[Buffer]]:
     """Headers (without `content-length`) and body parts: the JSON, then the binary outputs as views of the tensors.
+    `data_of` makes the member `data` of an output that goes as JSON, and is called in their order.
 
     Raises:
         InvalidArgument: a BYTES output that is no text is wanted as JSON.
@@ -293,7 +312,7 @@ def encode_infer_response(response: InferenceResponse, encoding: OutputEncoding)
             if tensor.byte_size:
                 parts.append(flat(tensor.data))
         else:
-            output.data = encode_data(tensor)
+            output.data = data_of(tensor)
         outputs.append(output)
     body = ResponseBody(
         response.id or msgspec.UNSET,
@@ -305,13 +324,14 @@ def encode_infer_response(response: InferenceResponse, encoding: OutputEncoding)
         outputs,
     )
     text = msgspec.json.encode(body)
-    return _headers(text, has_tail=bool(parts)), [text, *parts]
+    return json_headers(len(text), has_tail=bool(parts)), [text, *parts]
 
 
-def _headers(text: bytes, *, has_tail: bool) -> Headers:
+def json_headers(size: int, *, has_tail: bool) -> Headers:
+    """Those of a body whose JSON has so many bytes, with or without binary data behind it."""
     if not has_tail:
         return JSON_CONTENT
-    return ((b"content-type", b"application/octet-stream"), (HEADER_LENGTH, b"%d" % len(text)))
+    return ((b"content-type", b"application/octet-stream"), (HEADER_LENGTH, b"%d" % size))
 
 
 def _text(
@@ -322,7 +342,7 @@ def _text(
         OutputBody(name, datatype.name, shape, BinaryDataSize(size)) for name, datatype, shape, size in outputs
     ]
     text = msgspec.json.encode(ResponseBody(msgspec.UNSET, model_name, str(model_version), msgspec.UNSET, described))
-    return text, _headers(text, has_tail=any(size for *_, size in outputs))
+    return text, json_headers(len(text), has_tail=any(size for *_, size in outputs))
 
 
 # The responses of a model differ in their data, mostly, and not in their JSON.

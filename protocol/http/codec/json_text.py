@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Generic, NoReturn, TypeVar
 
 import msgspec
@@ -35,7 +36,7 @@ _PLACE = re.compile(r" - at `\$\.?(.+)`$")
 _MEMBER = re.compile(r"[^.\[\]]+(?=(\[\d*\])*$)")
 _MISSING = re.compile(r"Object missing required field `(.+)`$")
 _EXPECTED = re.compile(r"Expected `(\w+)[^`]*`(?: >= 0)?(?:, got `(.+)`)?$")
-_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 # Of what opens levels in JSON, in regular expressions and grammars, and of escapes that may stand for it: a text with
@@ -57,9 +58,11 @@ class JsonReader(Generic[T]):
         self._type = type_
         self._decoder = msgspec.json.Decoder(type_)
 
-    def read(self, text: Buffer) -> T:
-        """Raises:
-        InvalidArgument: the text is no JSON, nests too deeply, or does not fit the type.
+    def read(self, text: Buffer, place: Callable[[int], int] = int) -> T:
+        """`place` makes a position in this text one to be told.
+
+        Raises:
+            InvalidArgument: the text is no JSON, nests too deeply, or does not fit the type.
         """
         if not text:
             _refuse_syntax("The document is empty", 0)
@@ -73,7 +76,7 @@ class JsonReader(Generic[T]):
                 return self._read_leniently(raw)
             position = _POSITION.search(str(exc))
             reason = _POSITION.sub("", str(exc)).removeprefix("JSON is malformed: ")
-            _refuse_syntax(reason, int(position[1]) if position else len(raw))
+            _refuse_syntax(reason, place(int(position[1]) if position else len(raw)))
         except UnicodeDecodeError as exc:
             raise InvalidArgument(
                 f"failed to parse the request JSON buffer: a string is not valid UTF-8 ({exc.reason})"
@@ -84,7 +87,7 @@ class JsonReader(Generic[T]):
     def _read_leniently(self, raw: bytes) -> T:
         try:
             value = json.loads(raw.decode())
-            if _SURROGATE_ESCAPE.search(raw):
+            if SURROGATE_ESCAPE.search(raw):
                 json.dumps(value, ensure_ascii=False).encode()  # a lone half has no UTF-8 form
             return msgspec.convert(value, self._type)
         except json.JSONDecodeError as exc:

@@ -35,8 +35,8 @@ _TYPE_CODES = {
     DataType.FP32: "f",
     DataType.FP64: "d",
 }
-_OUTPUT_CODES: dict[DataType, Any] = {**_TYPE_CODES, DataType.BOOL: "?"}
-_FLOATS = frozenset({DataType.FP16, DataType.BF16, DataType.FP32, DataType.FP64})
+OUTPUT_CODES: dict[DataType, Any] = {**_TYPE_CODES, DataType.BOOL: "?"}
+FLOATS = frozenset({DataType.FP16, DataType.BF16, DataType.FP32, DataType.FP64})
 _HALF_FLOATS = frozenset({DataType.FP16, DataType.BF16})
 
 
@@ -45,7 +45,7 @@ def _allowed(datatype: DataType) -> tuple[frozenset[type], str]:
         return frozenset({str}), "attempt to access JSON non-string as string"
     if datatype is DataType.BOOL:
         return frozenset({bool}), "attempt to access JSON non-boolean as boolean"
-    if datatype in _FLOATS:
+    if datatype in FLOATS:
         return frozenset({int, float}), "attempt to access JSON non-number as double"
     if datatype.name.startswith("U"):
         return frozenset({int}), "attempt to access JSON non-unsigned-integer as unsigned-integer"
@@ -53,7 +53,30 @@ def _allowed(datatype: DataType) -> tuple[frozenset[type], str]:
 
 
 # The types of a datatype's elements as JSON has them, and what to say of others.
-_ALLOWED = {datatype: _allowed(datatype) for datatype in DataType}
+ALLOWED = {datatype: _allowed(datatype) for datatype in DataType}
+
+
+class PackedElements:
+    """Stands for the list of all elements of a `data` member where that is too long to be made (`packed_data`).
+
+    Attributes:
+        count: how many there are, of all depths.
+        types: those among them.
+    """
+
+    __slots__ = ("count", "types")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.types: set[type] = set()
+
+    def raw(self) -> Buffer:
+        """The raw layout of all of them, whose count and types are right.
+
+        Raises:
+            InvalidArgument: one is out of the datatype's range.
+        """
+        raise NotImplementedError
 
 
 def decode_data(
@@ -71,35 +94,66 @@ def decode_data(
     if count * datatype.itemsize > max_size:
         raise _too_large(name, count * datatype.itemsize, max_size)
     if type(data) is not list:
+        if isinstance(data, PackedElements):
+            return _checked(name, datatype, shape, count, data, model=model, max_size=max_size)
         raise InvalidArgument(
             f"Unable to parse 'data': attempt to access JSON non-array as array for input '{name}', "
             f"got {_json_type(type(data))}"
         )
     elements, types = data, set(map(type, data))
     if list in types:
-        elements, types = _flatten(data, types)
+        elements, types = flatten(data, types)
     if len(elements) != count:
-        text = (
-            "Unable to parse 'data': Shape does not match true shape of 'data' field"
-            if len(elements) > count
-            else "Failed to parse 'data' field: shape does not match true shape"
-        )
-        raise InvalidArgument(
-            f"{text} for input '{name}' for model '{shown_name(model)}': shape {list(shape)} holds {count} elements, "
-            f"'data' has {len(elements)}"
-        )
-    allowed, text = _ALLOWED[datatype]
-    if not types <= allowed:
-        found = ", ".join(sorted(map(_json_type, types - allowed)))
-        raise InvalidArgument(
-            f"Unable to parse 'data': {text} for input '{name}' of datatype {datatype.name}, got {found}"
-        )
+        raise _other_count(name, shape, count, len(elements), model)
+    if not types <= ALLOWED[datatype][0]:
+        raise _other_types(name, datatype, types)
     if datatype is DataType.BYTES:
         raw = encode_bytes_elements(elements)
         if len(raw) > max_size:
             raise _too_large(name, len(raw), max_size)
         return raw
-    return _pack(name, datatype, elements)
+    return pack(name, datatype, elements)
+
+
+def _checked(
+    name: str,
+    datatype: DataType,
+    shape: tuple[int, ...],
+    count: int,
+    data: PackedElements,
+    *,
+    model: str,
+    max_size: int,
+) -> Buffer:
+    """As `decode_data`, of elements that are laid out already."""
+    if data.count != count:
+        raise _other_count(name, shape, count, data.count, model)
+    if not data.types <= ALLOWED[datatype][0]:
+        raise _other_types(name, datatype, data.types)
+    raw = data.raw()
+    if len(raw) > max_size:
+        raise _too_large(name, len(raw), max_size)
+    return raw
+
+
+def _other_count(name: str, shape: tuple[int, ...], count: int, found: int, model: str) -> InvalidArgument:
+    text = (
+        "Unable to parse 'data': Shape does not match true shape of 'data' field"
+        if found > count
+        else "Failed to parse 'data' field: shape does not match true shape"
+    )
+    return InvalidArgument(
+        f"{text} for input '{name}' for model '{shown_name(model)}': shape {list(shape)} holds {count} elements, "
+        f"'data' has {found}"
+    )
+
+
+def _other_types(name: str, datatype: DataType, types: set[type]) -> InvalidArgument:
+    allowed, text = ALLOWED[datatype]
+    found = ", ".join(sorted(map(_json_type, types - allowed)))
+    return InvalidArgument(
+        f"Unable to parse 'data': {text} for input '{name}' of datatype {datatype.name}, got {found}"
+    )
 
 
 def encode_data(tensor: Tensor) -> list[Any] | msgspec.Raw:
@@ -110,14 +164,14 @@ def encode_data(tensor: Tensor) -> list[Any] | msgspec.Raw:
         Internal: the data is not what shape and datatype say; the model made it.
     """
     datatype = tensor.datatype
-    code = _OUTPUT_CODES.get(datatype)
+    code = OUTPUT_CODES.get(datatype)
     data = memoryview(tensor.data)
     if code is not None and 0 < data.nbytes == math.prod(tensor.shape) * datatype.itemsize:
         values: list[Any] = data.cast("B").cast(code).tolist()
     else:
         values = _elements(tensor)
     # One that is not finite leaves no finite sum; a sum may also be past the range, and is then looked at closely.
-    if datatype not in _FLOATS or math.isfinite(sum(values)) or all(map(math.isfinite, values)):
+    if datatype not in FLOATS or math.isfinite(sum(values)) or all(map(math.isfinite, values)):
         return values
     return write_non_finite(values)
 
@@ -126,19 +180,22 @@ def _elements(tensor: Tensor) -> list[Any]:
     try:
         flat = tensor.as_numpy().reshape(-1)
     except InvalidArgument as exc:
-        raise Internal(
-            f"Failed to write 'data' field: output tensor shape does not match size of output for "
-            f"'{tensor.name}': {exc}"
-        ) from None
+        raise wrong_output(tensor, exc) from None
     if tensor.datatype is DataType.BYTES:
-        return [_text(tensor.name, index, element) for index, element in enumerate(flat)]
+        return [text_of_element(tensor.name, index, element) for index, element in enumerate(flat)]
     if tensor.datatype in _HALF_FLOATS:
         with np.errstate(invalid="ignore"):  # a signalling NaN
             flat = flat.astype(np.float32)
     return flat.tolist()
 
 
-def _text(name: str, index: int, element: bytes) -> str:
+def wrong_output(tensor: Tensor, error: InvalidArgument) -> Internal:
+    return Internal(
+        f"Failed to write 'data' field: output tensor shape does not match size of output for '{tensor.name}': {error}"
+    )
+
+
+def text_of_element(name: str, index: int, element: bytes) -> str:
     try:
         return element.decode()
     except UnicodeDecodeError:
@@ -156,7 +213,7 @@ def _too_large(name: str, size: int, limit: int) -> BodyTooLarge:
     )
 
 
-def _flatten(data: list[Any], types: set[type]) -> tuple[list[Any], set[type]]:
+def flatten(data: list[Any], types: set[type]) -> tuple[list[Any], set[type]]:
     """The leaves of nested lists in depth-first order, and the types among them, in time linear to what there is.
     `types` are those at the first depth."""
     depth = 1
@@ -191,7 +248,7 @@ def _json_type(type_: type) -> str:
     return names.get(type_, type_.__name__)
 
 
-def _pack(name: str, datatype: DataType, elements: list[Any]) -> Buffer:
+def pack(name: str, datatype: DataType, elements: list[Any]) -> Buffer:
     try:
         if datatype in _HALF_FLOATS:
             with np.errstate(over="ignore", invalid="ignore"):  # past the range is infinity, as for FP32
@@ -199,7 +256,7 @@ def _pack(name: str, datatype: DataType, elements: list[Any]) -> Buffer:
             return halves.tobytes()
         return memoryview(array(_TYPE_CODES[datatype], elements)).cast("B")
     except OverflowError:
-        if datatype in _FLOATS:
+        if datatype in FLOATS:
             raise InvalidArgument(
                 f"Unable to parse 'data': a number for input '{name}' of datatype {datatype.name} is out of range"
             ) from None

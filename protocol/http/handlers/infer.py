@@ -19,13 +19,16 @@ from protocol.http.codec.infer import (
     encode_infer_response,
     parse_header_length,
 )
+from protocol.http.codec.long_answer import encode_long_response
+from protocol.http.codec.long_infer import decode_long_request
 from protocol.http.codec.raw_request import decode_raw_request
-from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
+from protocol.http.exchange import JSON_IN_THREAD_ABOVE, JSON_SLICED_ABOVE, HttpRequest
 from protocol.http.reply import Reply
 from protocol.load_report import load_report_headers
 from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.sequence_header import SEQUENCE_HEADER_BYTES, put_sequence_id
 from protocol.shared_memory.placement import PlacedRequest, Placement
+from protocol.sync.sliced import run_sliced
 
 
 def decoupled() -> Unsupported:
@@ -69,18 +72,18 @@ async def encode(response: InferenceResponse, encoding: OutputEncoding, accepted
     reply = encode_at_once(response, encoding, accepted)
     if reply is not None:
         return reply
-    headers, parts = await trio.to_thread.run_sync(encode_infer_response, response, encoding)
+    headers, parts = await run_sliced(encode_long_response(response, encoding))
     reply = Reply(200, headers, parts[0], parts[1:])
     coding = _coding(reply, accepted)
     if coding == IDENTITY:
         return reply
-    body = await trio.to_thread.run_sync(compress, reply.content, coding)
+    body = await trio.to_thread.run_sync(compress, parts, coding)
     return Reply(200, (*headers, (b"content-encoding", coding.encode())), body)
 
 
 def encode_at_once(response: InferenceResponse, encoding: OutputEncoding, accepted: bytes | None) -> Reply | None:
     """As `encode`; None where that would block the event loop for too long."""
-    if not encoding.is_all_binary and _json_size(response, encoding) > JSON_IN_THREAD_ABOVE:
+    if not encoding.is_all_binary and _json_size(response, encoding) > JSON_SLICED_ABOVE:
         return None
     headers, parts = encode_infer_response(response, encoding)
     reply = Reply(200, headers, parts[0], parts[1:])
@@ -96,7 +99,7 @@ def _json_size(response: InferenceResponse, encoding: OutputEncoding) -> int:
     size = 0
     for tensor in response.outputs:
         size += memoryview(tensor.data).nbytes
-    if size <= JSON_IN_THREAD_ABOVE:  # mostly, whatever goes as JSON
+    if size <= JSON_SLICED_ABOVE:  # mostly, whatever goes as JSON
         return size
     return sum([tensor.byte_size for tensor in response.outputs if not encoding.is_binary(tensor.name)])
 
@@ -108,7 +111,7 @@ async def _decode(request: HttpRequest, header_length: int | None) -> DecodedReq
 
 
 async def decode(request: HttpRequest, header_length: int | None) -> DecodedRequest:
-    """Read the body, in a thread where that takes long. Raises what is wrong with it."""
+    """Read the body, in slices where that takes long. Raises what is wrong with it."""
     body = request.body
     model_name, model_version = request.model_name, request.model_version
     max_input_size = request.settings.max_input_size
@@ -120,6 +123,17 @@ async def decode(request: HttpRequest, header_length: int | None) -> DecodedRequ
             model_version=model_version,
             max_input_size=max_input_size,
         )
+    json_size = len(body) if header_length is None else header_length
+    if json_size > JSON_SLICED_ABOVE:
+        work = decode_long_request(
+            body,
+            header_length,
+            model_name=model_name,
+            model_version=model_version,
+            max_input_size=max_input_size,
+        )
+        if (decoded := await run_sliced(work)) is not None:
+            return decoded
     read = partial(
         request.templates.decode,
         body,
@@ -128,7 +142,6 @@ async def decode(request: HttpRequest, header_length: int | None) -> DecodedRequ
         model_version=model_version,
         max_input_size=max_input_size,
     )
-    json_size = len(body) if header_length is None else header_length
     return await trio.to_thread.run_sync(read) if json_size > JSON_IN_THREAD_ABOVE else read()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 import trio
@@ -30,6 +31,32 @@ async def test_others_run_between_two_slices(nursery: trio.Nursery) -> None:
     nursery.start_soon(look)
     assert await run_sliced(counting(5, done), seconds=0) == 5
     assert len(set(seen)) > 1, "it has run beside at least two of the steps"
+
+
+async def test_of_many_works_one_goes_on_in_a_turn() -> None:
+    """However many clients ask for something long, whoever has a place in the loop waits for one slice."""
+    order: list[int] = []
+    turns: list[int] = []
+
+    def work(name: int) -> Sliced[None]:
+        for _ in range(4):
+            order.append(name)
+            yield
+
+    async def count() -> None:
+        while True:
+            before = len(order)
+            await trio.lowlevel.checkpoint()
+            turns.append(len(order) - before)
+
+    async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as works:
+            for name in range(10):
+                works.start_soon(partial(run_sliced, work(name), seconds=0))
+            nursery.start_soon(count)
+        nursery.cancel_scope.cancel()
+    assert max(turns[1:]) <= 2, "one of its turn, and one of the turn before"
+    assert all(len(set(order[first : first + 10])) == 10 for first in range(0, 40, 10)), "each has its turn"
 
 
 async def test_what_takes_less_than_a_slice_is_done_at_once() -> None:

@@ -1,0 +1,107 @@
+"""Packed data: the elements of a long JSON `data` array, parsed and laid out piece by piece.
+
+Pure. Stands for the list of all elements where that would be too long to be made in one go (`long_infer`), and is
+checked like one in `tensor_json`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.datatypes import DataType
+from protocol.errors import InvalidArgument
+from protocol.http.codec.long_arrays import Piece
+from protocol.http.codec.tensor_json import ALLOWED, PackedElements, flatten, pack
+from protocol.messages import Buffer, encode_bytes_elements
+from protocol.sync.sliced import Sliced
+
+_CONTROL_OR_ESCAPE = re.compile(rb"[\x00-\x1f\\]")
+_STRING_PART = 1 << 16
+_LENGTH_SIZE = 4
+# Of a JSON text an element takes a digit and a comma at least, and a string two quotes more.
+_LEAST_TEXT = 2
+
+
+class PackedData(PackedElements):
+    """Elements for a tensor of `datatype` with `count` elements, from `size` bytes of text. Without a datatype they are
+    looked at, and not kept."""
+
+    __slots__ = ("_error", "_name", "_position", "_room", "datatype")
+
+    def __init__(self, name: str, datatype: DataType | None, count: int, size: int) -> None:
+        super().__init__()
+        self._name = name
+        self.datatype = datatype
+        self._error: InvalidArgument | None = None
+        self._position = 0
+        self._room: NDArray[Any] | None = None
+        most = size // _LEAST_TEXT + 1
+        if datatype is None or not 0 < count <= most:
+            self.datatype = None
+        elif datatype is DataType.BYTES:
+            self._room = np.empty(size + _LENGTH_SIZE * min(count, most), np.uint8)
+        else:
+            self._room = np.empty(count * datatype.itemsize, np.uint8)
+
+    def add(self, elements: list[Any]) -> None:
+        """Those of one piece, which may be nested."""
+        types = set(map(type, elements))
+        if list in types:
+            elements, types = flatten(elements, types)
+        self.count += len(elements)
+        self.types |= types
+        if self.datatype is None or self._error is not None or not self.types <= ALLOWED[self.datatype][0]:
+            return
+        try:
+            if self.datatype is DataType.BYTES:
+                self._keep(encode_bytes_elements(elements))
+            else:
+                self._keep(memoryview(pack(self._name, self.datatype, elements)))
+        except InvalidArgument as error:  # the range of one
+            self._error = error
+
+    def add_long_string(self, text: memoryview, piece: Piece) -> Sliced[bool]:
+        """A string that has no escapes, without a Python object of its size. False for any other, which is left out."""
+        start = bytes(text[piece.start : piece.start + 64]).find(b'"') + piece.start + 1
+        end = piece.end - 1
+        if start == piece.start or end < start or text[end] != ord('"'):
+            return False
+        begun, is_kept = self._position, self.datatype is DataType.BYTES and self.types <= {str}
+        if is_kept:
+            self._keep((end - start).to_bytes(_LENGTH_SIZE, "little"))
+        check = codecs.getincrementaldecoder("utf-8")().decode
+        for at in range(start, end, _STRING_PART):
+            part = bytes(text[at : min(at + _STRING_PART, end)])
+            if _CONTROL_OR_ESCAPE.search(part):
+                self._position = begun
+                return False
+            try:
+                check(part, at + _STRING_PART >= end)
+            except UnicodeDecodeError:
+                self._position = begun
+                return False
+            if is_kept:
+                self._keep(part)
+            yield
+        self.count += 1
+        self.types.add(str)
+        return True
+
+    def raw(self) -> Buffer:
+        if self._error is not None:
+            raise self._error
+        assert self._room is not None
+        return self._room.data[: self._position]
+
+    def _keep(self, data: Buffer) -> None:
+        """What is more than the tensor holds is counted by the caller, and not kept."""
+        assert self._room is not None
+        end = self._position + len(data)
+        if end <= len(self._room):
+            self._room.data[self._position : end] = data
+        self._position = end

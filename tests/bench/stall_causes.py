@@ -1,0 +1,292 @@
+"""What may hold up everyone else, provoked once by each call: for `stalls`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tritonclient import grpc as triton_grpc
+from tritonclient.grpc import service_pb2
+
+from tests.bench.peers import HOST
+
+MEGABYTE = 1 << 20
+WAIT_SECONDS = 120
+MOST_MESSAGE = 256 * MEGABYTE
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The server that is provoked, and how many models it has beside those that causes use."""
+
+    ports: tuple[int, int, int]
+    models: Path
+    count: int
+
+    def http(
+        self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None, port: int = 0
+    ) -> int:
+        """Send and read all; returns the status. The answer is thrown away as it comes, which costs next to nothing."""
+        lines = [f"{method} {path} HTTP/1.1", "host: x", "connection: close", f"content-length: {len(body)}"]
+        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        with socket.create_connection((HOST, port or self.ports[0]), WAIT_SECONDS) as connection:
+            connection.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+            head = connection.recv(65536)
+            room = bytearray(MEGABYTE)
+            while connection.recv_into(room):
+                pass
+        return int(head[9:12])
+
+    def post(self, path: str, body: bytes, expected: int = 200, **headers: str) -> None:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        status = self.http("POST", path, body, named)
+        assert status == expected, f"{path}: {status}"
+
+    def get(self, path: str, port: int = 0) -> None:
+        status = self.http("GET", path, headers={"accept-encoding": "gzip"}, port=port)
+        assert status == 200, f"{path}: {status}"
+
+
+def _request(data: str, count: int, datatype: str = "FP32", output: str = '{"binary_data": true}') -> bytes:
+    """The data goes last, so that it is read before nothing else is known of it."""
+    return (
+        f'{{"outputs": [{{"name": "OUT", "parameters": {output}}}], "inputs": [{{"name": "IN", '
+        f'"datatype": "{datatype}", "shape": [{count}], "data": {data}}}]}}'
+    ).encode()
+
+
+@cache
+def _floats() -> bytes:
+    numbers = ",".join([str(random.random()) for _ in range(17000)])
+    return _request(f"[{','.join([numbers] * 100)}]", 1_700_000)
+
+
+@cache
+def _digits() -> bytes:
+    return _request(f"[{','.join(['1'] * 16_000_000)}]", 16_000_000)
+
+
+@cache
+def _nested() -> bytes:
+    row = f"[{','.join(['1.25'] * 100)}]"
+    return _request(f"[{','.join([row] * 64_000)}]", 6_400_000)
+
+
+@cache
+def _strings() -> bytes:
+    words = ",".join(['"some words of a text"'] * 1_400_000)
+    return _request(f"[{words}]", 1_400_000, "BYTES").replace(b'"FP32"', b'"BYTES"')
+
+
+@cache
+def _long_string() -> bytes:
+    return _request(f'["{"A" * (32 * MEGABYTE)}"]', 1, "BYTES")
+
+
+def json_floats(target: Target) -> None:
+    target.post("/v2/models/large/infer", _floats())
+
+
+def json_digits(target: Target) -> None:
+    target.post("/v2/models/large/infer", _digits())
+
+
+def json_nested(target: Target) -> None:
+    target.post("/v2/models/large/infer", _nested())
+
+
+def json_strings(target: Target) -> None:
+    target.post("/v2/models/texts/infer", _strings())
+
+
+def json_long_string(target: Target) -> None:
+    target.post("/v2/models/texts/infer", _long_string())
+
+
+def json_malformed(target: Target) -> None:
+    target.post("/v2/models/large/infer", _floats()[:-4] + b"}}]}", 400)
+
+
+def json_generate(target: Target) -> None:
+    body = b'{"IN": ' + _floats().partition(b'"data": ')[2][:-3] + b"}"
+    target.post("/v2/models/large/generate", body)
+
+
+def json_answer(target: Target) -> None:
+    data = np.random.default_rng(1).random(1_700_000, np.float32).tobytes()
+    text = (
+        '{"outputs": [{"name": "OUT"}], "inputs": [{"name": "IN", "datatype": "FP32", "shape": [1700000], '
+        f'"parameters": {{"binary_data_size": {len(data)}}}}}]}}'
+    ).encode()
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+    target.post("/v2/models/large/infer", text + data, **headers)
+
+
+@cache
+def _bomb() -> bytes:
+    return gzip.compress(bytes(64 * MEGABYTE), 9)
+
+
+def gzip_bomb(target: Target) -> None:
+    target.post("/v2/models/large/infer", _bomb(), 400, content_encoding="gzip")
+
+
+def handshakes(target: Target) -> None:
+    """1000 of TLS, 50 at once."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+
+    def shake(_: int) -> None:
+        plain = socket.create_connection((HOST, target.ports[1]), WAIT_SECONDS)
+        with context.wrap_socket(plain):
+            pass
+
+    with ThreadPoolExecutor(50) as pool:
+        list(pool.map(shake, range(1000)))
+
+
+def metrics(target: Target) -> None:
+    target.get("/metrics", target.ports[2])
+
+
+def openapi(target: Target) -> None:
+    target.get("/v2/docs/openapi.json")
+
+
+def index(target: Target) -> None:
+    target.post("/v2/repository/index", b"", accept_encoding="gzip")
+
+
+def statistics(target: Target) -> None:
+    target.get("/v2/models/stats")
+
+
+def metadata_storm(target: Target) -> None:
+    """1000 times the metadata and the configuration, by ten clients."""
+
+    def ask(number: int) -> None:
+        path = f"/v2/models/model_{number % target.count:04}" if target.count else "/v2/models/probe"
+        target.get(path)
+        target.get(f"{path}/config")
+
+    with ThreadPoolExecutor(10) as pool:
+        list(pool.map(ask, range(1000)))
+
+
+def loads(target: Target) -> None:
+    """100 models are loaded at once, and then unloaded."""
+    names = [f"model_{number:04}" for number in range(min(100, target.count))]
+    with ThreadPoolExecutor(20) as pool:
+        for word in ("unload", "load"):
+            list(pool.map(lambda name: target.post(f"/v2/repository/models/{name}/{word}", b"{}"), names))  # noqa: B023
+
+
+def _grpc_call(target: Target, request: Any) -> None:
+    options = [("grpc.max_send_message_length", MOST_MESSAGE), ("grpc.max_receive_message_length", MOST_MESSAGE)]
+    with triton_grpc.InferenceServerClient(f"{HOST}:{target.ports[1]}", channel_args=options) as client:
+        client._client_stub.ModelInfer(request)
+
+
+def _grpc_request(count: int) -> Any:
+    tensor = service_pb2.ModelInferRequest.InferInputTensor(name="IN", datatype="FP32", shape=[count])
+    return service_pb2.ModelInferRequest(model_name="large", inputs=[tensor])
+
+
+def grpc_raw(target: Target) -> None:
+    request = _grpc_request(16 * MEGABYTE)
+    request.raw_input_contents.append(bytes(64 * MEGABYTE))
+    _grpc_call(target, request)
+
+
+def grpc_typed(target: Target) -> None:
+    request = _grpc_request(16 * MEGABYTE)
+    request.inputs[0].contents.fp32_contents.extend(np.ones(16 * MEGABYTE, np.float32))
+    _grpc_call(target, request)
+
+
+def grpc_typed_strings(target: Target) -> None:
+    tensor = service_pb2.ModelInferRequest.InferInputTensor(name="IN", datatype="BYTES", shape=[1_000_000])
+    tensor.contents.bytes_contents.extend([b"some words of a text"] * 1_000_000)
+    _grpc_call(target, service_pb2.ModelInferRequest(model_name="texts", inputs=[tensor]))
+
+
+def closing(target: Target) -> None:
+    """1000 connections that have asked something are closed at once."""
+    opened = []
+    for _ in range(1000):
+        connection = socket.create_connection((HOST, target.ports[0]), WAIT_SECONDS)
+        connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n")
+        opened.append(connection)
+    for connection in opened:
+        connection.recv(4096)
+    for connection in opened:
+        connection.close()
+
+
+def cancellations(target: Target) -> None:
+    """The clients of 1000 requests of HTTP leave at once, and one of gRPC with 9000 of them."""
+    body = _request("[1]", 1)
+    head = f"POST /v2/models/slow/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    opened = []
+    for _ in range(1000):
+        connection = socket.create_connection((HOST, target.ports[0]), WAIT_SECONDS)
+        connection.sendall(head + body)
+        opened.append(connection)
+    tensor = service_pb2.ModelInferRequest.InferInputTensor(name="IN", datatype="FP32", shape=[1])
+    request = service_pb2.ModelInferRequest(model_name="slow", inputs=[tensor], raw_input_contents=[bytes(4)])
+    with triton_grpc.InferenceServerClient(f"{HOST}:{target.ports[1]}") as client:
+        calls = [client._client_stub.ModelInfer.future(request) for _ in range(9000)]
+        time.sleep(1)
+        for connection in opened:
+            connection.close()
+        for call in calls:
+            call.cancel()
+
+
+def failures(target: Target) -> None:
+    """1000 requests that are refused, each of which names what it has by long names."""
+    body = json.dumps({"inputs": [{"name": "X" * 10000, "datatype": "FP32", "shape": [1], "data": [1]}] * 100}).encode()
+    with ThreadPoolExecutor(10) as pool:
+        list(pool.map(lambda _: target.post("/v2/models/large/infer", body, 400), range(100)))
+
+
+Cause = Callable[[Target], None]
+CAUSES: dict[str, Cause] = {
+    each.__name__: each
+    for each in (
+        json_floats,
+        json_digits,
+        json_nested,
+        json_strings,
+        json_long_string,
+        json_malformed,
+        json_generate,
+        json_answer,
+        gzip_bomb,
+        handshakes,
+        metrics,
+        openapi,
+        index,
+        statistics,
+        metadata_storm,
+        loads,
+        grpc_raw,
+        grpc_typed,
+        grpc_typed_strings,
+        closing,
+        cancellations,
+        failures,
+    )
+}
+OVER_TLS = ("handshakes",)

@@ -1,0 +1,76 @@
+"""A server that notes how long its loop's turns take: `python -m tests.bench.turns FILE serve …` runs `trioton serve
+…`.
+
+A turn is what the loop does between two waits for sockets: callbacks and tasks alike. It is measured in processor time
+of the loop's thread, which does not depend on what else the machine does, so a thread that holds the interpreter's lock
+meanwhile is not in it. SIGUSR2 writes the turns since the last SIGUSR2 as JSON, see `Turns`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import trio
+
+LONG_SECONDS = 0.002
+
+
+@dataclass(slots=True)
+class Turns:
+    """The longest turn, in seconds, how many were longer than `LONG_SECONDS`, and of how many."""
+
+    longest: float = 0.0
+    long: int = 0
+    count: int = 0
+
+
+class TurnClock(trio.abc.Instrument):
+    """Of the loop that it is added to."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._turns = Turns()
+        self._began = time.thread_time()
+
+    def before_io_wait(self, timeout: float) -> None:
+        now = time.thread_time()
+        seconds, self._began = now - self._began, now
+        turns = self._turns
+        turns.count += 1
+        turns.longest = max(turns.longest, seconds)
+        turns.long += seconds > LONG_SECONDS
+
+    def write(self, *_: object) -> None:
+        turns, self._turns = self._turns, Turns()
+        self._began = time.thread_time()
+        whole = self._file.with_suffix(".part")
+        whole.write_text(json.dumps(asdict(turns)))
+        whole.replace(self._file)
+
+
+def read(file: Path) -> Turns:
+    """What `write` has written. Raises OSError, ValueError."""
+    return Turns(**json.loads(file.read_text()))
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # this folder's, which is no package's; the server is that of PYTHONPATH
+    from trioton import process
+    from trioton.cli import main
+
+    clock = TurnClock(Path(sys.argv[1]))
+    signal.signal(signal.SIGUSR2, clock.write)
+    del sys.argv[1]
+    run = trio.run
+
+    def run_measured(*arguments: object, **options: object) -> object:
+        return run(*arguments, **{**options, "instruments": [clock]})  # type: ignore[arg-type, call-overload]
+
+    trio.run = run_measured  # type: ignore[assignment]
+    assert process.trio is trio
+    main()
