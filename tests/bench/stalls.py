@@ -62,7 +62,7 @@ _BUCKET = re.compile(r'^trioton_loop_lag_seconds_bucket{le="([^"]+)"} (\d+)', re
 
 @dataclass(slots=True)
 class Measured:
-    """What requests took in milliseconds, and of the server's loop how late it was at most, in seconds, and its
+    """What requests took in milliseconds; of the server's loop, how late it was at most, in seconds, and its
     turns."""
 
     cause: str

@@ -1,5 +1,4 @@
-"""A server that notes how long its loop's turns take: `python -m tests.bench.turns FILE serve …` runs `trioton serve
-…`.
+"""A server that notes how long its loop's turns take: `python -m tests.bench.turns FILE serve …` is `trioton serve …`.
 
 A turn is what the loop does between two waits for sockets: callbacks and tasks alike. It is measured in processor time
 of the loop's thread, which does not depend on what else the machine does, so a thread that holds the interpreter's lock

@@ -202,7 +202,8 @@ def _has_words(text: memoryview) -> Sliced[bool]:
 
 def _check_leniently(text: memoryview, rest: _Rest) -> Sliced[None]:
     """Raises `_WholeOnly` where the standard library, which reads words for numbers, may refuse what is not in
-    arrays.""" check = codecs.getincrementaldecoder("utf-8")().decode
+    arrays."""
+    check = codecs.getincrementaldecoder("utf-8")().decode
     try:
         for start in range(0, len(text), _SEARCH_WINDOW):
             check(bytes(text[start : start + _SEARCH_WINDOW]), start + _SEARCH_WINDOW >= len(text))

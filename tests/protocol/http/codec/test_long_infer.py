@@ -1,5 +1,4 @@
-"""Long JSON bodies, read in slices: what comes out, and what is refused, is as of the codec that reads them in one
-go."""
+"""Long JSON bodies, read in slices: what comes out and what is refused is as of the codec that reads all in one go."""
 
 from __future__ import annotations
 
