@@ -48,9 +48,8 @@ class Target:
                 pass
         return int(head[9:12])
 
-    def post(self, path: str, body: bytes, expected: int = 200, **headers: str) -> None:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        status = self.http("POST", path, body, named)
+    def post(self, path: str, body: bytes, expected: int = 200, headers: dict[str, str] | None = None) -> None:
+        status = self.http("POST", path, body, headers)
         assert status == expected, f"{path}: {status}"
 
     def get(self, path: str, port: int = 0) -> None:
@@ -130,7 +129,7 @@ def json_answer(target: Target) -> None:
         f'"parameters": {{"binary_data_size": {len(data)}}}}}]}}'
     ).encode()
     headers = {"Inference-Header-Content-Length": str(len(text))}
-    target.post("/v2/models/large/infer", text + data, **headers)
+    target.post("/v2/models/large/infer", text + data, headers=headers)
 
 
 @cache
@@ -139,7 +138,7 @@ def _bomb() -> bytes:
 
 
 def gzip_bomb(target: Target) -> None:
-    target.post("/v2/models/large/infer", _bomb(), 400, content_encoding="gzip")
+    target.post("/v2/models/large/infer", _bomb(), 400, {"content-encoding": "gzip"})
 
 
 def handshakes(target: Target) -> None:
@@ -165,7 +164,7 @@ def openapi(target: Target) -> None:
 
 
 def index(target: Target) -> None:
-    target.post("/v2/repository/index", b"", accept_encoding="gzip")
+    target.post("/v2/repository/index", b"", headers={"accept-encoding": "gzip"})
 
 
 def statistics(target: Target) -> None:

@@ -50,7 +50,7 @@ class Probe:
 
 def main(port: int) -> None:
     over = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    threading.Thread(target=_end, args=(over,), daemon=True).start()
     connection = http.client.HTTPConnection(HOST, port, timeout=WAIT_SECONDS)
     send(connection)
     print("begun", flush=True)
@@ -62,6 +62,11 @@ def main(port: int) -> None:
         send(connection)
         taken.append((time.perf_counter() - due) * 1000)
     print(json.dumps(taken))
+
+
+def _end(over: threading.Event) -> None:
+    sys.stdin.read()
+    over.set()
 
 
 def send(connection: http.client.HTTPConnection) -> None:

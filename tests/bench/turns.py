@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -59,7 +60,6 @@ def read(file: Path) -> Turns:
 
 if __name__ == "__main__":
     del sys.path[0]  # this folder's, which is no package's; the server is that of PYTHONPATH
-    from trioton import process
     from trioton.cli import main
 
     clock = TurnClock(Path(sys.argv[1]))
@@ -67,9 +67,8 @@ if __name__ == "__main__":
     del sys.argv[1]
     run = trio.run
 
-    def run_measured(*arguments: object, **options: object) -> object:
-        return run(*arguments, **{**options, "instruments": [clock]})  # type: ignore[arg-type, call-overload]
+    def run_measured(*arguments: Any, **options: Any) -> Any:
+        return run(*arguments, **{**options, "instruments": [clock]})
 
-    trio.run = run_measured  # type: ignore[assignment]
-    assert process.trio is trio
+    trio.run = run_measured
     main()

@@ -24,8 +24,8 @@ def test_round_trip(coding: str, body: bytes) -> None:
 
 def test_both_are_what_clients_send() -> None:
     """gzip's own wrapper, and zlib's for `deflate`."""
-    assert inflate(gzip.compress(b"abc"), "gzip", 10) == b"abc"
-    assert inflate(zlib.compress(b"abc"), "deflate", 10) == b"abc"
+    assert bytes(inflate(gzip.compress(b"abc"), "gzip", 10)) == b"abc"
+    assert bytes(inflate(zlib.compress(b"abc"), "deflate", 10)) == b"abc"
     assert gzip.decompress(compress([b"abc"], "gzip")) == b"abc"
     assert zlib.decompress(compress([b"abc"], "deflate")) == b"abc"
 
@@ -37,7 +37,7 @@ def test_the_result_is_bounded(coding: str) -> None:
     assert len(inflate(body, coding, 1 << 20)) == 1 << 20
     with pytest.raises(PayloadTooLarge, match="Decompressed data size exceeds the maximum allowed value of 1048575"):
         inflate(body, coding, (1 << 20) - 1)
-    assert inflate(compress([b""], coding), coding, 0) == b""
+    assert not inflate(compress([b""], coding), coding, 0)
 
 
 @pytest.mark.parametrize("coding", CODINGS)

@@ -104,7 +104,10 @@ def inputs(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def bodies(draw: st.DrawFn) -> bytes:
-    message = {"id": draw(st.text(max_size=5)), "inputs": draw(st.lists(inputs(), min_size=1, max_size=3))}
+    message: dict[str, Any] = {
+        "id": draw(st.text(max_size=5)),
+        "inputs": draw(st.lists(inputs(), min_size=1, max_size=3)),
+    }
     if draw(st.booleans()):
         message["parameters"] = {"a": 1, **draw(st.sampled_from([{}, {"data": "[1,2,3,4,5,6]"}, {"b": '"data":['}]))}
     separators = draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,\n ", " : ")]))
