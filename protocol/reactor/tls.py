@@ -11,11 +11,15 @@ from pathlib import Path
 
 import trio
 
+from protocol.messages import Buffer
+from protocol.sync.turns import PacedTurns
+
 logger = logging.getLogger(__name__)
 
 # How long a peer may take to read the alert that ends its handshake.
 ALERT_SECONDS = 1.0
 _CHUNK = 16384
+_HANDSHAKES = PacedTurns("TLS handshakes")
 
 
 class CertificateError(ValueError):
@@ -87,13 +91,35 @@ async def agreed_protocol(stream: trio.SSLStream[trio.SocketStream]) -> str | No
 
     The peer is told what was wrong, by a TLS alert: one without the certificate that it needs learns so.
     """
+    transport = stream.transport_stream
+    # Only what a handshake needs of it.
+    stream.transport_stream = _PacedTransport(transport)  # type: ignore[assignment]
     try:
         await stream.do_handshake()
     except (trio.BrokenResourceError, ssl.SSLError) as error:
         logger.debug("a TLS handshake failed: %s", error.__cause__ or error)
+        stream.transport_stream = transport
         await _send_alert(stream)
         return None
+    finally:
+        stream.transport_stream = transport
     return stream.selected_alpn_protocol() or ""
+
+
+class _PacedTransport:
+    """A connection during its handshake: what is received is looked at when its turn has come. A signature takes most
+    of a millisecond, and many clients come at once after a network's failure."""
+
+    def __init__(self, transport: trio.SocketStream) -> None:
+        self._transport = transport
+
+    async def send_all(self, data: Buffer) -> None:
+        await self._transport.send_all(data)
+
+    async def receive_some(self, size: int | None = None) -> Buffer:
+        received = await self._transport.receive_some(size)
+        await _HANDSHAKES.wait()
+        return received
 
 
 async def _send_alert(stream: trio.SSLStream[trio.SocketStream]) -> None:

@@ -13,12 +13,16 @@ from typing import Generic, TypeAlias, TypeVar
 
 import trio
 
+from protocol.sync.turns import PacedTurns
+
 T = TypeVar("T")
 
 Sliced: TypeAlias = Generator[None, None, T]
 
 # A request may meet the end of a slice on its way in, and again on its way back.
 SLICE_SECONDS = 0.0005
+
+_TURNS = PacedTurns("sliced work")
 
 
 async def run_sliced(work: Sliced[T], *, seconds: float = SLICE_SECONDS) -> T:
@@ -27,10 +31,8 @@ async def run_sliced(work: Sliced[T], *, seconds: float = SLICE_SECONDS) -> T:
     done, result = _slice(work, seconds)
     if done:
         return result[0]
-    turns = _turns()
     while True:
-        # Waiting or not, the loop turns.
-        async with turns:
+        async with _TURNS.place():
             done, result = _slice(work, seconds)
         if done:
             return result[0]
@@ -46,19 +48,6 @@ def _slice(work: Sliced[T], seconds: float) -> tuple[bool, list[T]]:
             return True, [stopped.value]
         if time.perf_counter() >= end:
             return False, []
-
-
-_TURNS: trio.lowlevel.RunVar[trio.Lock] = trio.lowlevel.RunVar("turns of sliced work")
-
-
-def _turns() -> trio.Lock:
-    """Of this run of Trio's. Whoever waits for it gets it in order, in the turn of the loop after it was given back."""
-    try:
-        return _TURNS.get()
-    except LookupError:
-        turns = trio.Lock()
-        _TURNS.set(turns)
-        return turns
 
 
 @dataclass(eq=False, slots=True)

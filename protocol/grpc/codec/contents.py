@@ -50,7 +50,7 @@ def encode_contents(contents: Any, name: str, datatype: DataType, model_name: st
         kind = _KINDS.get(field.name)
         if kind is None:
             continue
-        where = f"unexpected explicit tensor data for input tensor '{name}' for model '{shown_name(model_name)}'"
+        where = unexpected_contents(name, model_name)
         if data is not None:
             raise InvalidArgument(f"{where}, binary data was already supplied.")
         if datatype not in kind.serves:
@@ -60,6 +60,11 @@ def encode_contents(contents: Any, name: str, datatype: DataType, model_name: st
         else:
             data = _encode_numbers(values, kind.named, datatype)
     return b"" if data is None else data
+
+
+def unexpected_contents(name: str, model_name: str) -> str:
+    """The start of the sentence that refuses contents."""
+    return f"unexpected explicit tensor data for input tensor '{name}' for model '{shown_name(model_name)}'"
 
 
 def _encode_numbers(values: Any, wide: DataType, datatype: DataType) -> bytes:

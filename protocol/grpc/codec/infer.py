@@ -8,18 +8,20 @@ over gRPC with Triton's extensions; the error texts are Triton's where it has on
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
 
 from protocol.datatypes import BY_PROTOCOL_NAME, DataType
 from protocol.errors import Internal, InvalidArgument, shown_name
-from protocol.grpc.codec.contents import encode_contents
+from protocol.grpc.codec.contents import encode_contents, unexpected_contents
 from protocol.grpc.codec.messages import parse
+from protocol.grpc.codec.packed_contents import PackedContents, cut_contents
 from protocol.grpc.codec.parameters import class_count, decode_request_parameters, memory_reference
-from protocol.grpc.codec.wire import cut_field, field_start
+from protocol.grpc.codec.wire import field_start, top_level_fields
 from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest, InferenceResponse, ParameterValue, Tensor, flat
 from protocol.proto import message_class
 from protocol.shapes import MAX_INT64, expected_byte_size
@@ -52,11 +54,16 @@ class RequestNames(NamedTuple):
     id: str
 
 
+_NONE_PACKED: Mapping[int, PackedContents] = MappingProxyType({})
+
+
 class WireRequest(NamedTuple):
-    """A parsed ModelInferRequest; `message` is the protobuf message, `raw` its `raw_input_contents`."""
+    """A parsed ModelInferRequest; `message` is the protobuf message, `raw` its `raw_input_contents`, `packed` what was
+    not parsed of the contents of inputs, by their place."""
 
     message: Any
     raw: Sequence[Buffer]
+    packed: Mapping[int, PackedContents] = _NONE_PACKED
 
     @property
     def model_name(self) -> str:
@@ -86,12 +93,32 @@ def parse_request(data: bytes | memoryview) -> WireRequest:
     """
     message_type = message_class("inference.ModelInferRequest")
     if len(data) > COPY_UP_TO:
-        cut = cut_field(memoryview(data), RAW_INPUT_CONTENTS)
+        cut = _cut(memoryview(data))
         if cut is not None:
-            rest, raw = cut
-            return WireRequest(parse(message_type, rest), raw)
+            rest, raw, packed = cut
+            return WireRequest(parse(message_type, rest), raw, packed)
     message: Any = parse(message_type, data)
     return WireRequest(message, message.raw_input_contents)
+
+
+def _cut(data: memoryview) -> tuple[bytes, list[memoryview], dict[int, PackedContents]] | None:
+    """The message without its bulky fields, and these as views. None where it is not plain."""
+    fields = top_level_fields(data)
+    if fields is None:
+        return None
+    instead, packed = cut_contents(data, fields)
+    raw: list[memoryview] = []
+    rest: list[memoryview | bytes] = []
+    kept = 0
+    for place, field in enumerate(fields):
+        if field.number == RAW_INPUT_CONTENTS and field.is_delimited:
+            raw.append(data[field.value : field.end])
+        elif place not in instead:
+            continue
+        rest += (data[kept : field.start], *instead.get(place, ()))
+        kept = field.end
+    rest.append(data[kept:])
+    return b"".join(rest), raw, packed
 
 
 def decode_request(wire: WireRequest) -> DecodedRequest:
@@ -151,7 +178,7 @@ def decode_version(version: str) -> int:
 
 def _decode_inputs(wire: WireRequest) -> tuple[list[Tensor], dict[int, MemoryReference]]:
     """The inputs, and where those without data are, by their position."""
-    message, raw = wire
+    message, raw, packed = wire
     model_name = message.model_name
     inputs: list[Tensor] = []
     references: dict[int, MemoryReference] = {}
@@ -183,7 +210,10 @@ def _decode_inputs(wire: WireRequest) -> tuple[list[Tensor], dict[int, MemoryRef
                     "contents field must not be specified when using raw_input_contents "
                     f"for '{name}' for model '{shown_name(model_name)}'"
                 )
-            data = encode_contents(tensor.contents, name, datatype, model_name)
+            if packed and (contents := packed.get(len(inputs))) is not None:
+                data = contents.raw(unexpected_contents(name, model_name), datatype)
+            else:
+                data = encode_contents(tensor.contents, name, datatype, model_name)
             size = len(data)
         elif taken < len(raw):
             data = raw[taken]

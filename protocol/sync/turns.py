@@ -1,0 +1,37 @@
+"""Turns of the loop, given out: of many that want to compute for a while, only so many go on in each turn.
+
+What comes in between two turns, a plain request for one, then waits for a bounded time, however many they are.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+
+import trio
+
+
+class PacedTurns:
+    """Of one kind of work, for all that do it in one run of Trio's.
+
+    Attributes:
+        each: how many go on in one turn of the loop.
+    """
+
+    def __init__(self, kind: str, each: int = 1) -> None:
+        self.each = each
+        self._places: trio.lowlevel.RunVar[trio.Semaphore] = trio.lowlevel.RunVar(f"turns of {kind}")
+
+    def place(self) -> AbstractAsyncContextManager[None]:
+        """To be held for as long as the work takes, without waiting for anything. Who waits gets it in order, in the
+        turn after it was given back, and who need not wait lets the loop turn, too."""
+        try:
+            return self._places.get()
+        except LookupError:
+            places = trio.Semaphore(self.each)
+            self._places.set(places)
+            return places
+
+    async def wait(self) -> None:
+        """Until it is one's turn, which lasts until the task waits for something."""
+        async with self.place():
+            pass
