@@ -350,6 +350,11 @@ class Backend(abc.ABC):
         Sequences keep the rows of callers that had gone before their batch began: it is called for these right before
         the batch is given to the backend, and again while it runs."""
 
+    def known_readiness(self) -> bool | None:
+        """What `is_ready` would say where that needs no wait, None where the model has to be asked: a probe of many
+        models then takes no task for each. Must not wait; may be called at any time."""
+        return True if type(self).is_ready is Backend.is_ready else None
+
     async def is_ready(self) -> bool:
         """Whether the model itself says that it can serve, now that it is loaded and alive; within a bounded time."""
         return True

@@ -110,6 +110,9 @@ class PaddedBackend(Backend):
     def arena_bytes(self) -> int:
         return self._backend.arena_bytes()
 
+    def known_readiness(self) -> bool | None:
+        return self._backend.known_readiness()
+
     async def is_ready(self) -> bool:
         return await self._backend.is_ready()
 

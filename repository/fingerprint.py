@@ -34,25 +34,43 @@ def fingerprint(directory: ModelDirectory, *, is_watched: bool = False) -> Finge
 
 
 def _files(root: Path, is_watched: bool) -> Iterator[tuple[str, int, int]]:
-    seen: set[str] = set()
-    for folder, subfolders, names in os.walk(root, followlinks=True):
-        real = os.path.realpath(folder)
-        if real in seen or (is_watched and folder != str(root) and _ENVIRONMENT_FILE in names):
-            subfolders.clear()
+    """A poll does this for every model: one look at each folder's list, and one `stat` for each file and folder."""
+    seen: set[tuple[int, int]] = set()
+    folders = [(str(root), "")]
+    while folders:
+        folder, prefix = folders.pop()
+        try:
+            status = os.stat(folder)
+            with os.scandir(folder) as listing:
+                entries = list(listing)
+        except OSError:
             continue
-        seen.add(real)
-        subfolders[:] = [name for name in subfolders if name != _COMPILED and not (is_watched and _is_scratch(name))]
-        if not names and not subfolders and folder != str(root):
-            yield os.path.relpath(folder, root) + "/", 0, 0
-        for name in names:
-            if is_watched and _is_scratch(name):
+        subfolders = [entry for entry in entries if _is_directory(entry)]
+        names = {entry.name for entry in entries}.difference(entry.name for entry in subfolders)
+        if (status.st_dev, status.st_ino) in seen or (is_watched and prefix and _ENVIRONMENT_FILE in names):
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        if is_watched:
+            subfolders = [entry for entry in subfolders if not _is_scratch(entry.name)]
+        kept = [entry.name for entry in subfolders if entry.name != _COMPILED]
+        if not names and not kept and prefix:
+            yield prefix, 0, 0
+        folders += [(f"{folder}/{name}", f"{prefix}{name}/") for name in reversed(kept)]
+        for entry in entries:
+            if entry.name not in names or (is_watched and _is_scratch(entry.name)):
                 continue
-            path = os.path.join(folder, name)
             try:
-                status = os.stat(path)
+                status = entry.stat()
             except OSError:
                 continue
-            yield os.path.relpath(path, root), status.st_mtime_ns, status.st_size
+            yield prefix + entry.name, status.st_mtime_ns, status.st_size
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link in a circle
+        return False
 
 
 def _is_left_out(parts: Sequence[str], is_watched: bool) -> bool:

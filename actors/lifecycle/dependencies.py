@@ -97,7 +97,8 @@ def load_levels(names: Iterable[str], needs: Mapping[str, Sequence[str]]) -> lis
         if not level:
             return [*levels, left]
         levels.append(level)
-        left = [name for name in left if name not in level]
+        waiting.difference_update(level)
+        left = [name for name in left if name in waiting]
     return levels
 
 

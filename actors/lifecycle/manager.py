@@ -213,8 +213,14 @@ class ModelManager:
 
     async def check_ready(self) -> bool:
         """As `is_ready`, also asking the models themselves."""
-        awake = [model.check_ready for _, model in self.table.ready() if not model.sleep_level]
-        return await all_ready(awake) and self.is_ready()
+        unknown: list[Callable[[], Awaitable[bool]]] = []
+        for _, model in self.table.ready():
+            known = True if model.sleep_level else model.known_readiness()
+            if known is False:
+                return False
+            if known is None:
+                unknown.append(model.check_ready)
+        return await all_ready(unknown) and self.is_ready()
 
     def snapshots(self, in_flight: Mapping[tuple[str, int], int]) -> Iterator[VersionSnapshot]:
         return version_snapshots(self.table, in_flight)

@@ -90,6 +90,11 @@ class ModelInstances:
         """Of all instances the latest, which may be loading, or dead."""
         return list(self._loaded.values())
 
+    def known_readiness(self) -> bool | None:
+        """What `check_ready` would say where no model has to be asked; None where one has."""
+        known = [backend.known_readiness() for backend in self._loaded.values()]
+        return False if False in known else None if None in known else True
+
     async def check_ready(self) -> bool:
         """Whether every backend is ready, asking the models themselves."""
         return await all_ready([backend.is_ready for backend in self._loaded.values()])

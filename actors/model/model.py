@@ -136,6 +136,11 @@ class Model(RunningVersion):
             and not self.sleep_level
         )
 
+    def known_readiness(self) -> bool | None:
+        if not self.is_ready:
+            return False
+        return True if self.is_evicted else self._instances.known_readiness()
+
     async def check_ready(self) -> bool:
         """Whether it is ready, also asking every instance's model (`backends.interface.Backend`)."""
         return self.is_ready and (self.is_evicted or await self._instances.check_ready())

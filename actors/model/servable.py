@@ -95,6 +95,9 @@ class Servable(ComposingModel, Protocol):
     def takes_shared_tensors(self) -> bool:
         """Whether inputs that are still in their client's memory go on as they are."""
 
+    def known_readiness(self) -> bool | None:
+        """What `check_ready` would say where no model has to be asked, None where one has. Does not wait."""
+
     # Requests.
 
     def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> Submission:

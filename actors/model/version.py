@@ -73,6 +73,10 @@ class ModelVersion(abc.ABC):
     @abc.abstractmethod
     def is_ready(self) -> bool: ...
 
+    def known_readiness(self) -> bool | None:
+        """Where it is made of other models these may have to be asked."""
+        return None if self.is_ready else False
+
     @abc.abstractmethod
     async def check_ready(self) -> bool: ...
 

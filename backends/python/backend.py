@@ -270,11 +270,17 @@ class PythonBackend(Backend):
             if loaded is not None:
                 loaded.batches.cancel(request)
 
-    async def is_ready(self) -> bool:
-        """Ask the model, if it defines `is_ready`."""
+    def known_readiness(self) -> bool | None:
         if self._loaded is None or self._death:
             return False
-        return self._loaded.readiness is None or await self._loaded.readiness.check()
+        return True if self._loaded.readiness is None else None
+
+    async def is_ready(self) -> bool:
+        """Ask the model, if it defines `is_ready`."""
+        known = self.known_readiness()
+        if known is not None or self._loaded is None or self._loaded.readiness is None:
+            return bool(known)
+        return await self._loaded.readiness.check()
 
     def memory_usage(self) -> Sequence[MemoryUsage]:
         """The resident memory of the worker's process, including what it shares with the server."""

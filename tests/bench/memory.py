@@ -22,6 +22,12 @@ def tree_memory(root: int, proc: Path = PROC) -> Memory:
     return Memory(len(totals), sum(rss for rss, _ in totals), sum(pss for _, pss in totals))
 
 
+def process_memory(pid: int, proc: Path = PROC) -> Memory:
+    """The memory of one process without its descendants; none where it has ended."""
+    sizes = _sizes(pid, proc)
+    return Memory(0, 0, 0) if sizes is None else Memory(1, *sizes)
+
+
 def process_tree(root: int, proc: Path = PROC) -> list[int]:
     """`root` and its descendants."""
     children: dict[int, list[int]] = {}

@@ -6,6 +6,7 @@ import http.client
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -86,6 +87,7 @@ class Server:
     ports: tuple[int, int, int] = (0, 0, 0)
     process: subprocess.Popen[bytes] | None = None
     ready_seconds: float = READY_SECONDS
+    context: ssl.SSLContext | None = None  # of its REST, where that is by TLS
 
     def address(self, port: Port) -> str:
         return f"{HOST}:{self.ports[0] if port == 'http' else self.ports[1]}"
@@ -104,7 +106,7 @@ class Server:
                 stderr=log,
                 start_new_session=True,  # a Ctrl-C is for the benchmark, which then stops its servers
             )
-        while not is_ready(self.ports[0]):
+        while not is_ready(self.ports[0], self.context):
             took = time.monotonic() - started
             if not self.is_running() or took > self.ready_seconds:
                 ended = self.end_description() or f"was not ready within {self.ready_seconds:.0f} s"
@@ -157,8 +159,11 @@ def free_ports() -> tuple[int, int, int]:
     return first, second, third
 
 
-def is_ready(port: int) -> bool:
-    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+def is_ready(port: int, context: ssl.SSLContext | None = None) -> bool:
+    if context is None:
+        connection = http.client.HTTPConnection(HOST, port, timeout=5)
+    else:
+        connection = http.client.HTTPSConnection(HOST, port, timeout=5, context=context)
     try:
         connection.request("GET", "/v2/health/ready")
         return connection.getresponse().status == 200

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -181,3 +183,35 @@ def test_a_model_is_looked_for_in_every_repository_before_one_is_blamed(
     assert list(repositories.find_model("m").models) == ["m"]
     with pytest.raises(ServerError, match="cannot list"):
         repositories.find_model("n")
+
+
+def test_a_look_costs_each_model_the_same_few_calls_of_the_file_system(tmp_path: Path) -> None:
+    """Of which a poll makes thousands where there are a thousand models."""
+
+    def calls(models: int) -> Counter[str]:
+        for index in range(models):
+            version = tmp_path / f"m{index}" / "1"
+            version.mkdir(parents=True, exist_ok=True)
+            for file in (version / "model.py", version.parent / "config.pbtxt"):
+                file.touch()
+        repositories = Repositories([tmp_path])
+        counted: Counter[str] = Counter()
+
+        def count(_frame: object, event: str, called: object) -> None:
+            name = getattr(called, "__name__", "")
+            if event == "c_call" and name in ("stat", "lstat", "scandir", "listdir", "readlink"):
+                counted[name] += 1
+
+        sys.setprofile(count)
+        try:
+            assert len(repositories.look({})) == models
+        finally:
+            sys.setprofile(None)
+        return counted
+
+    few, many = calls(10), calls(20)
+    each = {name: (many[name] - few[name]) / 10 for name in many}
+    # Of its folder: whether it is one, what kind of model it is (three files), its own number; of a folder, two files.
+    assert each["stat"] <= 8
+    assert each["scandir"] == 2
+    assert not {"lstat", "readlink"} & {*each}

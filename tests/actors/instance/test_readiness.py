@@ -65,3 +65,23 @@ async def test_a_model_is_asked_and_with_it_whoever_needs_it(tmp_path: Path, unr
             assert await core.check_model_ready("m") is not bool(unready)
             assert await core.check_model_ready("s") is not bool(unready)
             assert await core.check_ready() is (not unready or not is_strict)
+
+
+class Spawned(trio.abc.Instrument):
+    def __init__(self) -> None:
+        self.tasks = 0
+
+    def task_spawned(self, task: trio.lowlevel.Task) -> None:
+        self.tasks += 1
+
+
+async def test_models_that_have_nothing_to_say_take_no_task_of_a_probe(tmp_path: Path) -> None:
+    for index in range(20):
+        add_model(tmp_path, f"m{index}")
+    for backend, tasks in ((fake_backend(), 0), (opinionated(), 20)):
+        async with running(tmp_path, backend=backend) as core:
+            spawned = Spawned()
+            trio.lowlevel.add_instrument(spawned)
+            assert await core.check_ready()
+            trio.lowlevel.remove_instrument(spawned)
+            assert spawned.tasks == tasks

@@ -68,3 +68,21 @@ def test_a_model_that_is_no_ensemble_needs_nothing() -> None:
     dependencies = EnsembleDependencies()
     dependencies.entered(VersionEntry(1, None))
     assert dependencies.draining() == []
+
+
+def test_levels_of_many_models_are_found_by_look_ups() -> None:
+    """Not by comparing each with each."""
+
+    class Name(str):
+        compared = 0
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            Name.compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    names = [Name(f"model_{index}") for index in range(300)]
+    assert load_levels(names, {}) == [names]
+    assert Name.compared < 10 * len(names)
