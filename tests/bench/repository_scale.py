@@ -141,10 +141,7 @@ def report(title: str, found: Sequence[Scale]) -> str:
         row("threads of the server", [scale.threads for scale in found], "d"),
         row("descriptors of the server", [scale.descriptors for scale in found], "d"),
         row("poll, ms of the processor", [scale.poll * 1000 for scale in found], ".1f"),
-        *(
-            row(f"{page}, ms of the processor", [_milliseconds(scale, page) for scale in found], ".2f")
-            for page in PAGES
-        ),
+        *(row(f"{page}, ms of the processor", [_of_page(scale, page) for scale in found], ".2f") for page in PAGES),
     ]
     for name, values in (
         ("RSS of the server, KiB a model", [scale.server.resident for scale in found]),
@@ -155,7 +152,7 @@ def report(title: str, found: Sequence[Scale]) -> str:
     return table(header, lines, text_columns=1)
 
 
-def _milliseconds(scale: Scale, page: str) -> float | None:
+def _of_page(scale: Scale, page: str) -> float | None:
     return scale.pages[page] * 1000 if page in scale.pages else None
 
 
