@@ -213,16 +213,14 @@ class ServerCore:
         return True
 
     def is_ready(self) -> bool:
-        self._refuse_if_unready()
-        manager = self._manager
-        if manager is None or not manager.is_started or self.holds_readiness:
-            return False
-        return not self._settings.strict_readiness or manager.is_ready()
+        return self._has_started() and (not self._settings.strict_readiness or self._running().is_ready())
 
     async def check_ready(self) -> bool:
-        if not self.is_ready():
-            return False
-        return not self._settings.strict_readiness or await self._running().check_ready()
+        return self._has_started() and (not self._settings.strict_readiness or await self._running().check_ready())
+
+    def _has_started(self) -> bool:
+        self._refuse_if_unready()
+        return self._manager is not None and self._manager.is_started and not self.holds_readiness
 
     async def check_model_ready(self, name: str, version: int = LATEST_VERSION) -> bool:
         self._refuse_if_unready()

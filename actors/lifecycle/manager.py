@@ -220,7 +220,7 @@ class ModelManager:
                 return False
             if known is None:
                 unknown.append(model.check_ready)
-        return await all_ready(unknown) and self.is_ready()
+        return (not unknown or await all_ready(unknown)) and self.is_ready()
 
     def snapshots(self, in_flight: Mapping[tuple[str, int], int]) -> Iterator[VersionSnapshot]:
         return version_snapshots(self.table, in_flight)

@@ -45,6 +45,19 @@ class Connection:
     """One client's. At `retires_at` (seconds of Trio's clock) it is as old as it may become. `peer` is the client's
     address where the socket does not know it."""
 
+    __slots__ = (
+        "_has_ended",
+        "_is_leaving",
+        "_is_tls",
+        "_protocol",
+        "_retired",
+        "_retires_at",
+        "_running",
+        "_served",
+        "_shaking_hands",
+        "wire",
+    )
+
     def __init__(
         self,
         served: Served,
@@ -85,46 +98,51 @@ class Connection:
             if agreed_or_none is None:
                 return
             agreed = agreed_or_none
-        change: ChangeToHttp2 | None = ChangeToHttp2(b"")
-        if agreed != "h2":
-            served = self._served
-            http1 = Http1(
-                served.app,
-                self.wire,
-                served.limits,
-                served.on_limit,
-                served.date,
-                direct=served.direct,
-                may_upgrade=not self._is_tls,
-            )
-            self._protocol = http1
-            if self._is_leaving:
-                http1.leave()
-            change = await http1.run()
-        if change is not None:
-            await self._run_http2(change)
-
-    async def _run_http2(self, change: ChangeToHttp2) -> None:
-        served = self._served
+        change = ChangeToHttp2(b"") if agreed == "h2" else await self._run_http1()
+        if change is None:
+            return
         if change.settings is None:
-            http2 = Http2Connection(
-                served.app,
-                self.wire,
-                served.limits,
-                served.on_limit,
-                served.date,
-                served.memory,
-                direct=served.direct,
-                failures=served.failures,
-            )
-            self._protocol = http2
+            http2 = self._http2(change.rest)
+            del change  # what has come already may be large, and the connection is long
             if self._has_ended:
                 await http2.drain()
-            await http2.run(change.rest)
+            await http2.run()
         elif not self._has_ended:
-            upgraded = served.upgraded.over(self.wire)
+            upgraded = self._served.upgraded.over(self.wire)
             self._protocol = upgraded
             await upgraded.run(change.rest, change.headers, change.settings)
+
+    async def _run_http1(self) -> ChangeToHttp2 | None:
+        served = self._served
+        http1 = Http1(
+            served.app,
+            self.wire,
+            served.limits,
+            served.on_limit,
+            served.date,
+            direct=served.direct,
+            may_upgrade=not self._is_tls,
+        )
+        self._protocol = http1
+        if self._is_leaving:
+            http1.leave()
+        return await http1.run()
+
+    def _http2(self, begun: bytes) -> Http2Connection:
+        served = self._served
+        http2 = Http2Connection(
+            served.app,
+            self.wire,
+            served.limits,
+            served.on_limit,
+            served.date,
+            served.memory,
+            direct=served.direct,
+            failures=served.failures,
+        )
+        http2.begin_with(begun)
+        self._protocol = http2
+        return http2
 
     def check_time(self, now: float) -> None:
         """End a wait that has exceeded its timeout."""

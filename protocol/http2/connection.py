@@ -82,6 +82,16 @@ class ServerConnection(FrameSender):
     decoded.
     """
 
+    __slots__ = (
+        "_block",
+        "_events",
+        "_max_block_size",
+        "_stream_window",
+        "_updated",
+        "frames",
+        "request_headers",
+    )
+
     def __init__(
         self,
         *,
@@ -107,19 +117,6 @@ class ServerConnection(FrameSender):
         self._stream_window = stream_window
         self._events: list[Event] = []
         self._updated: list[int] = []  # streams with a new window, since the last event about that
-        # Those most frequent first.
-        self._on_frame: dict[int, Callable[[int, int, Buffer], None]] = {
-            DATA: self._on_data,
-            HEADERS: self._on_headers,
-            WINDOW_UPDATE: self._on_window_update,
-            PING: self._on_ping,
-            RST_STREAM: self._on_rst_stream,
-            SETTINGS: self._on_settings,
-            PRIORITY: self._on_priority,
-            GOAWAY: self._on_goaway,
-            PUSH_PROMISE: self._on_misplaced,
-            CONTINUATION: self._on_misplaced,
-        }
 
     def receive_data(self, data: Buffer) -> list[Event]:
         """Parse received bytes to events. The data of a large DATA frame is not copied.
@@ -130,7 +127,7 @@ class ServerConnection(FrameSender):
         happened = self._events = []
         try:
             frames, failure = self.frames.read(data)
-            takers = self._on_frame
+            takers = _ON_FRAME
             for kind, flags, stream_id, payload in frames:
                 if self._block is not None:
                     self._on_continuation(kind, flags, stream_id, payload)
@@ -139,7 +136,7 @@ class ServerConnection(FrameSender):
                 if on_frame is None:
                     happened.append(events.IgnoredFrame(kind))
                 else:
-                    on_frame(flags, stream_id, payload)
+                    on_frame(self, flags, stream_id, payload)
             if failure is not None:
                 raise failure
         except ProtocolError as error:
@@ -331,3 +328,18 @@ class ServerConnection(FrameSender):
         """Reset an open stream for an error of the client."""
         self.reset_stream(stream_id, error)
         self._events.append(events.StreamReset(stream_id))
+
+
+# One for all connections, those most frequent first.
+_ON_FRAME: dict[int, Callable[[ServerConnection, int, int, Buffer], None]] = {
+    DATA: ServerConnection._on_data,
+    HEADERS: ServerConnection._on_headers,
+    WINDOW_UPDATE: ServerConnection._on_window_update,
+    PING: ServerConnection._on_ping,
+    RST_STREAM: ServerConnection._on_rst_stream,
+    SETTINGS: ServerConnection._on_settings,
+    PRIORITY: ServerConnection._on_priority,
+    GOAWAY: ServerConnection._on_goaway,
+    PUSH_PROMISE: ServerConnection._on_misplaced,
+    CONTINUATION: ServerConnection._on_misplaced,
+}

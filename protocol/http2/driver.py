@@ -20,7 +20,10 @@ class ConnectionDriver:
 
     Attributes:
         reading: the scope of `read`, for its deadline.
+        begun: what has been read already, for `read` to begin with.
     """
+
+    __slots__ = ("_goodbye_seconds", "_h2", "_out", "_reader", "begun", "reading")
 
     def __init__(self, h2: ServerConnection, reader: Http2Reader, out: FrameOutput, *, goodbye_seconds: float) -> None:
         self._h2 = h2
@@ -28,6 +31,7 @@ class ConnectionDriver:
         self._out = out
         self._goodbye_seconds = goodbye_seconds
         self.reading = trio.CancelScope()
+        self.begun: bytes = b""
 
     def initiate(self) -> None:
         """Send our settings."""
@@ -38,12 +42,13 @@ class ConnectionDriver:
         """`read` returns."""
         self.reading.cancel()
 
-    async def read(self, begun: bytes = b"") -> None:
-        """Handle what the peer sends, until it goes, breaks the protocol, or `stop` is called. `begun` has been read
-        already."""
+    async def read(self) -> None:
+        """Handle what the peer sends, until it goes, breaks the protocol, or `stop` is called."""
         with self.reading:
-            if begun:
+            if self.begun:
+                begun, self.begun = self.begun, b""
                 self._reader.take(begun)
+                del begun  # else it would stay as long as the connection
                 self._reader.end_burst()
             await self._reader.run()
 

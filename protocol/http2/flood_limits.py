@@ -22,6 +22,8 @@ class FloodLimits:
     """Counts what one peer sends. A limit is so many in a second. All methods raise FloodError where it is exceeded,
     which ends the connection (see `reader.EventHandlers`)."""
 
+    __slots__ = ("_control_frames", "_now", "_out", "_resets")
+
     def __init__(self, out: FrameOutput, *, max_control_frames: int, max_stream_resets: int) -> None:
         self._out = out
         self._now = trio.lowlevel.current_clock().current_time

@@ -17,6 +17,8 @@ from h2.settings import SettingCodes
 from hpack.hpack import Encoder
 from hyperframe.frame import Frame, SettingsFrame
 
+from protocol.http2.header_table import SmallHeaderTable
+
 HIGHEST_STREAM_ID = 2**31 - 1
 
 _KNOWN_SETTINGS = frozenset(SettingCodes)
@@ -42,6 +44,10 @@ class _StateMachine(H2ConnectionStateMachine):
 
 class BoundedEncoder(Encoder):
     """An HPACK encoder with a bounded table, as a peer sets its size, and error texts would fill it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.header_table = SmallHeaderTable()
 
     @property
     def header_table_size(self) -> int:

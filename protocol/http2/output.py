@@ -48,6 +48,21 @@ class FrameOutput:
         answers: counts the whole responses that wait for the peer.
     """
 
+    __slots__ = (
+        "_can_send",
+        "_control_backlog",
+        "_h2",
+        "_portion",
+        "_send_timeout",
+        "_wire",
+        "_writer",
+        "_writes_soon",
+        "answers",
+        "count_refusal",
+        "is_heard",
+        "taken",
+    )
+
     def __init__(
         self,
         connection: ServerConnection,

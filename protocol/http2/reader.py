@@ -63,6 +63,24 @@ class Http2Reader:
         has_failed: the peer broke the protocol, or we have a defect; a GOAWAY says so.
     """
 
+    __slots__ = (
+        "_frames",
+        "_h2",
+        "_is_polled",
+        "_now",
+        "_on_event",
+        "_on_received",
+        "_out",
+        "_owner",
+        "_plain",
+        "_poller",
+        "_size",
+        "_unparked",
+        "_wire",
+        "has_failed",
+        "is_lost",
+    )
+
     def __init__(
         self,
         wire: Wire,

@@ -15,6 +15,8 @@ from hpack.exceptions import HPACKError, OversizedHeaderListError
 from hpack.hpack import Decoder
 from hpack.table import HeaderTable
 
+from protocol.http2.header_table import SmallHeaderTable
+
 Headers = Sequence[tuple[bytes, bytes]]
 T = TypeVar("T")
 
@@ -32,7 +34,7 @@ class MalformedHeadersError(ProtocolError):
     8.1.1)."""
 
 
-class _WatchedTable(HeaderTable):
+class _WatchedTable(SmallHeaderTable):
     """An HPACK table that records whether it has changed."""
 
     has_changed = False
@@ -55,6 +57,8 @@ class RequestHeaders(Generic[T]):
     """`interpret` makes a request of its headers, and `refuse` makes one of the error where they are malformed.
     `max_size` bounds the decoded size of a block, with 32 bytes for each header; a larger one is a connection error,
     since the table is out of step then. `kept` is the cache: requests by their header blocks."""
+
+    __slots__ = ("_decoder", "_interpret", "_refuse", "_table", "kept")
 
     def __init__(
         self, interpret: Callable[[Headers], T], max_size: int, refuse: Callable[[str], T] | None = None

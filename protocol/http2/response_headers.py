@@ -36,6 +36,8 @@ class ResponseHeaders:
     """A client chooses the size of the table, within what `BoundedEncoder` allows. `kept` is the cache: blocks whose
     names are all `indexed`, or with `keeps_any` the last few of all."""
 
+    __slots__ = ("_indexed", "_keeps_any", "encoder", "kept")
+
     def __init__(self, indexed: Collection[bytes] = _INDEXED, *, keeps_any: bool = False) -> None:
         self._indexed = indexed
         self._keeps_any = keeps_any

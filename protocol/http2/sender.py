@@ -48,6 +48,16 @@ class FrameSender:
         output: frames that have been made.
     """
 
+    __slots__ = (
+        "_own_settings",
+        "_receive_window",
+        "_streams",
+        "_window",
+        "client_settings",
+        "output",
+        "response_headers",
+    )
+
     def __init__(
         self, own_settings: dict[SettingCodes, int], connection_window: int, response_headers: ResponseHeaders
     ) -> None:

@@ -20,6 +20,21 @@ class Writer:
     """`backlog` is in bytes, those of the write under way included. `on_progress` is called after each write.
     `send_timeout` is how many seconds a peer may read nothing: it is as good as gone then."""
 
+    __slots__ = (
+        "_ended",
+        "_failure",
+        "_has_ended",
+        "_has_output",
+        "_is_deaf",
+        "_is_finishing",
+        "_is_writing",
+        "_on_progress",
+        "_output",
+        "_send_timeout",
+        "_wire",
+        "backlog",
+    )
+
     def __init__(self, wire: Wire, on_progress: Callable[[], None], *, send_timeout: float) -> None:
         self.backlog = 0
         self._send_timeout = send_timeout
@@ -31,7 +46,8 @@ class Writer:
         self._is_deaf = False
         self._is_finishing = False
         self._failure: Exception | None = None
-        self._has_ended = trio.Event()
+        self._has_ended = False
+        self._ended = Wakeup()
 
     def put(self, data: Sequence[Buffer]) -> None:
         """Queue bytes, which must not change until they are written."""
@@ -81,7 +97,8 @@ class Writer:
                 else:
                     await self._has_output.wait()
         finally:
-            self._has_ended.set()
+            self._has_ended = True
+            self._ended.wake()
 
     async def _write(self, output: Sequence[Buffer], size: int) -> None:
         self._is_writing = True
@@ -109,4 +126,5 @@ class Writer:
         """Returns when all is written, or cannot be."""
         self._is_finishing = True
         self._has_output.wake()
-        await self._has_ended.wait()
+        while not self._has_ended:
+            await self._ended.wait()

@@ -69,6 +69,8 @@ class PlainWire:
     """Over a plain TCP or Unix socket, taken from an accepted stream, which is of no use afterwards. `peer` is the
     client's address where the socket does not know it."""
 
+    __slots__ = ("_has_failed", "_peer", "_socket")
+
     def __init__(self, stream: trio.SocketStream, peer: str | None = None) -> None:
         self._socket = socket.socket(fileno=stream.socket.detach())
         self._socket.setblocking(False)

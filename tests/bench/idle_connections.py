@@ -27,6 +27,7 @@ from tests.bench.table import table
 CONNECTIONS = 10_000
 SETTLE_SECONDS = 3.0
 LOOK_SECONDS = 10.0
+IDLE_MILLISECONDS = 3_600_000  # to open so many takes a while
 # Connections that come first: what a server makes once is not theirs.
 FIRST = 100
 
@@ -118,6 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             make_certificate(certificate)
         ours = in_process(our_server(options.source), folder)
         limits = [f"--{edge}-max-connections={options.connections + FIRST + 100}" for edge in ("http", "grpc")]
+        limits.append(f"--http-idle-timeout={IDLE_MILLISECONDS}")
         ours = replace(ours, command=(*ours.command, *limits), name="trioton")
         try:
             runs: list[tuple[Peer, Kind, Path | None]] = [(ours, kind, None) for kind in chosen]

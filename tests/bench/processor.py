@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,11 +45,13 @@ def tree_times(root: int, proc: Path = PROC) -> Times:
 
 def process_seconds(pid: int, proc: Path = PROC) -> float:
     """The time of the threads that a process has now, to the nanosecond; coarser where the system counts no finer."""
-    try:
-        files = [thread / "schedstat" for thread in (proc / str(pid) / "task").iterdir()]
-        return sum(int(file.read_text().split()[0]) for file in files) / 1e9
-    except (OSError, ValueError):
+    if not (proc / str(pid) / "schedstat").is_file():
         return sum(_times(pid, proc))
+    nanoseconds = 0
+    for thread in (proc / str(pid) / "task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            nanoseconds += int((thread / "schedstat").read_text().split()[0])
+    return nanoseconds / 1e9
 
 
 def _times(pid: int, proc: Path) -> tuple[float, float]:

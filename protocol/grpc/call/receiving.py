@@ -21,14 +21,21 @@ class ReceiveMemory:
         threads: bounds how many messages are decompressed, or compressed, at one time by all connections.
     """
 
-    __slots__ = ("_held", "_limit", "_server", "inflating", "threads")
+    __slots__ = ("_held", "_inflating", "_limit", "_server", "threads")
 
     def __init__(self, limit: int, server: RequestMemory, threads: trio.CapacityLimiter) -> None:
         self._limit = limit
         self._server = server
         self._held = 0
-        self.inflating = trio.Lock()
+        self._inflating: trio.Lock | None = None
         self.threads = threads
+
+    @property
+    def inflating(self) -> trio.Lock:
+        """Made when it is first needed: most connections never do."""
+        if self._inflating is None:
+            self._inflating = trio.Lock()
+        return self._inflating
 
     @property
     def left(self) -> int:

@@ -8,7 +8,6 @@ and its task ends with the call.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 import trio
@@ -31,6 +30,8 @@ class CallTasks:
             deadline. Not where the connection is.
     """
 
+    __slots__ = ("_close", "_end", "_handle", "_idle", "_nursery", "_waiting")
+
     def __init__(
         self,
         nursery: trio.Nursery,
@@ -42,7 +43,7 @@ class CallTasks:
         self._handle = handle
         self._close = close
         self._end = end
-        self._waiting: deque[Stream] = deque()  # never more than there are tasks on their way to them
+        self._waiting: list[Stream] = []  # never more than there are tasks on their way to them
         self._idle = WaitingTasks()
 
     def start(self, stream: Stream) -> None:
@@ -53,7 +54,7 @@ class CallTasks:
     async def _serve(self) -> None:
         with trio.CancelScope() as scope:
             while True:
-                stream = self._waiting.popleft()
+                stream = self._waiting.pop(0)
                 stream.scope = scope
                 if stream.deadline != math.inf:
                     scope.deadline = stream.deadline

@@ -103,6 +103,22 @@ class Calls:
     refuses: the connection ends, and its peer has had the time to hear of it.
     """
 
+    __slots__ = (
+        "_floods",
+        "_lifetime",
+        "_limits",
+        "_now",
+        "_out",
+        "_owner",
+        "_shared",
+        "_streams",
+        "_tasks",
+        "direct",
+        "is_draining",
+        "memory",
+        "refuses",
+    )
+
     def __init__(self, shared: Shared, out: Outgoing, lifetime: Lifetime, floods: FloodLimits, owner: Owner) -> None:
         self._shared = shared
         self._limits = shared.limits

@@ -42,6 +42,21 @@ class Connection:
     """A peer's connection. `run` owns the transport and closes it on every way out. `peer` is the client's address
     where the transport does not know it."""
 
+    __slots__ = (
+        "_calls",
+        "_driver",
+        "_floods",
+        "_h2",
+        "_is_retiring",
+        "_lifetime",
+        "_limits",
+        "_out",
+        "_pings",
+        "_shared",
+        "_time_changed",
+        "_wire",
+    )
+
     def __init__(self, transport: trio.abc.Stream, shared: Shared, peer: str | None = None) -> None:
         limits = shared.limits
         self._wire = wire_over(transport, peer)

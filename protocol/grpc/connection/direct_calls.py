@@ -52,6 +52,8 @@ class DirectCalls:
     next_deadline: when the first of them has to be looked at, or before that, in seconds of Trio's clock.
     """
 
+    __slots__ = ("_infer", "_limits", "_out", "_owner", "arriving", "begun", "memory", "next_deadline")
+
     def __init__(
         self, infer: DirectInfer | None, limits: ConnectionLimits, out: Outgoing, memory: ReceiveMemory, owner: Owner
     ) -> None:

@@ -36,6 +36,18 @@ class Lifetime:
     """One connection's timers. `age_factor` spreads the ends of connections that began together (gRPC: 0.9 to 1.1).
     Who begins and ends its calls notes `idle_since`: infinite while there are any."""
 
+    __slots__ = (
+        "_end_of_age",
+        "_keepalive",
+        "_limits",
+        "_pinged",
+        "_pings_without_data",
+        "_received",
+        "_refuses",
+        "_retired",
+        "idle_since",
+    )
+
     def __init__(self, limits: ConnectionLimits, now: float, *, age_factor: float) -> None:
         self._limits = limits
         self._keepalive = limits.keepalive
@@ -105,6 +117,8 @@ class Lifetime:
 
 class PingPolice:
     """Counts a peer's PINGs that follow one another sooner than allowed, unless the server sends data between."""
+
+    __slots__ = ("_keepalive", "_last", "_strikes")
 
     def __init__(self, keepalive: Keepalive) -> None:
         self._keepalive = keepalive

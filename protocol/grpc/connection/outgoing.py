@@ -36,6 +36,8 @@ class Outgoing(FrameOutput):
         window_updates: how many more WINDOW_UPDATE frames the peer has reason to send.
     """
 
+    __slots__ = ("has_sent_data", "window_updates")
+
     def __init__(
         self,
         connection: ServerConnection,

@@ -46,6 +46,27 @@ class Http1:
     """Run, and its wire closed, by the connection that has accepted the client. `on_limit` is told the name of each
     limit that bites; without `direct` every request takes the task."""
 
+    __slots__ = (
+        "_app",
+        "_deadlines",
+        "_direct",
+        "_fast_path",
+        "_has_read_ahead",
+        "_is_reading_ahead",
+        "_is_sending",
+        "_linger",
+        "_probing",
+        "_reading",
+        "_running",
+        "_unsent",
+        "_watching",
+        "date",
+        "limits",
+        "on_limit",
+        "protocol",
+        "wire",
+    )
+
     def __init__(
         self,
         app: App,

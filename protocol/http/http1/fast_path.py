@@ -71,6 +71,23 @@ class FastPath:
         unfinished: what the task has to do first when it goes on; it clears this.
     """
 
+    __slots__ = (
+        "_date",
+        "_direct",
+        "_error",
+        "_head",
+        "_keys",
+        "_limits",
+        "_other_head",
+        "_parking",
+        "_plain",
+        "_protocol",
+        "_request",
+        "_wire",
+        "_woken",
+        "unfinished",
+    )
+
     def __init__(
         self,
         protocol: Http1Protocol,

@@ -41,6 +41,24 @@ class Http2Connection:
     """`on_limit` is called with the name of each limit that refuses something. Without `direct` every request takes a
     task."""
 
+    __slots__ = (
+        "_deadline",
+        "_driver",
+        "_failures",
+        "_floods",
+        "_flush",
+        "_goodbye",
+        "_h2",
+        "_limits",
+        "_most_served",
+        "_now",
+        "_on_limit",
+        "_out",
+        "_seen",
+        "_served",
+        "_streams",
+    )
+
     def __init__(
         self,
         app: App,
@@ -106,15 +124,19 @@ class Http2Connection:
         """The requests under way."""
         return len(self._streams)
 
-    async def run(self, begun: bytes) -> None:
-        """Serve until the client goes, breaks the protocol, or `drain` was called and no request is left. `begun` has
-        come already. Cancelling ends it at once, with what runs."""
+    def begin_with(self, begun: bytes) -> None:
+        """Before `run`: so much has come already."""
+        self._driver.begun = begun
+
+    async def run(self) -> None:
+        """Serve until the client goes, breaks the protocol, or `drain` was called and no request is left. Cancelling
+        ends it at once, with what runs."""
         self._driver.initiate()
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._driver.write)
                 self._streams.begin(nursery)
-                await self._driver.read(begun)
+                await self._driver.read()
                 self._streams.terminate()
                 await self._driver.finish(is_refusing=self._streams.refuses)
                 nursery.cancel_scope.cancel()

@@ -28,6 +28,8 @@ _BODILESS = (204, 304)
 class HttpOutput(FrameOutput):
     """The output of one connection. A task that waits to send on a stream that is reset meanwhile gets ClientGone."""
 
+    __slots__ = ("_blocks", "before_end")
+
     def __init__(
         self,
         connection: ServerConnection,

@@ -104,6 +104,23 @@ class Http2Streams:
     refuses: no request is taken any more, and the client has had the time to hear of that.
     """
 
+    __slots__ = (
+        "_app",
+        "_direct",
+        "_exchanges",
+        "_floods",
+        "_keys",
+        "_leaving",
+        "_limits",
+        "_nursery",
+        "_on_limit",
+        "_owner",
+        "_plain",
+        "_portion",
+        "out",
+        "refuses",
+    )
+
     def __init__(
         self,
         app: App,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gc
 import json
+import secrets
 import struct
 from dataclasses import replace
 
@@ -460,3 +462,15 @@ async def test_an_upgrade_with_wrong_settings_ends_the_connection(serve: Serve) 
         while await stream.receive_some():
             pass
     assert await is_alive(server)
+
+
+async def test_an_idle_connection_holds_nothing_that_it_has_received(serve: Serve) -> None:
+    """Not even what came together with the preface, by which it was known to be HTTP/2."""
+    client = await connect(await serve())
+    marker = secrets.token_hex().encode()
+    await client.answer(await client.start("POST", INFER, b'{"inputs":[],"id":"%b"}' % marker))
+    await trio.testing.wait_all_tasks_blocked()
+    gc.collect()
+    found = {id(each): each for known in gc.get_objects() for each in gc.get_referents(known)}
+    kept = [each for each in found.values() if isinstance(each, (bytes, bytearray)) and len(each) > len(marker)]
+    assert not [each for each in kept if marker in each]

@@ -48,7 +48,8 @@ class Owner:
         self.driver.initiate()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.driver.write)
-            await self.driver.read(begun)
+            self.driver.begun = begun
+            await self.driver.read()
             await self.driver.finish(is_refusing=self.is_refusing)
             nursery.cancel_scope.cancel()
 
