@@ -39,7 +39,7 @@ class Queries:
         control.setblocking(False)
         self._socket = control
         self._seen = seen
-        self._seconds = seconds
+        self.seconds = seconds
         self._reader = FrameReader()
         self._frames: list[Frame] = []
         self._number = 0
@@ -79,7 +79,7 @@ class Queries:
         self._number += 1
         burst = Burst()
         burst.numbers += QUERY, self._number, burst.add_text(encode_operation(name, arguments))
-        deadline = time.monotonic() + self._seconds
+        deadline = time.monotonic() + self.seconds
         try:
             self._send(b"".join(burst.take()), deadline)
             while True:
@@ -94,7 +94,7 @@ class Queries:
                 return decode_result(text, QUERIES[name])
             error = decode_error(text)
         except TimeoutError:
-            raise Unavailable(f"the server has not answered within {self._seconds:g} s") from None
+            raise Unavailable(f"the server has not answered within {self.seconds:g} s") from None
         except OSError as failure:
             raise Unavailable("Server exiting") from failure
         except BrokenFrame as failure:

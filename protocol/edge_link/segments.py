@@ -78,7 +78,12 @@ class WrittenSegment:
         return True
 
     def close(self) -> None:
-        _unmap(self._map, self._view)
+        """Unmapped at once, or when a thread that still writes has ended."""
+        found, self._map = self._map, None
+        if found is not None:
+            with suppress(BufferError):
+                self._view.release()
+                found.close()
 
 
 class ReadSegment:
@@ -114,13 +119,7 @@ class ReadSegment:
         """Unmapped at once, or when the last that holds a part of it has gone."""
         self._lent.clear()  # and no end is told any more
         del self._memory
-        if self._map is not None:
+        found, self._map = self._map, None
+        if found is not None:
             with suppress(BufferError):
-                self._map.close()
-
-
-def _unmap(found: mmap.mmap | None, view: memoryview) -> None:
-    if found is not None:
-        with suppress(BufferError):  # a thread writes; the last one to let go unmaps
-            view.release()
-            found.close()
+                found.close()

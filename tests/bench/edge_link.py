@@ -188,8 +188,9 @@ async def _run_edge(control: socket.socket, in_flight: int) -> None:
     core = LinkedCore(control)
     async with trio.open_nursery() as nursery:
         await nursery.start(core.run)
-        while True:
-            await Burst(core, in_flight).run()
+        with suppress(ServerError):  # the core has ended
+            while True:
+                await Burst(core, in_flight).run()
 
 
 def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = print) -> None:
@@ -200,8 +201,7 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = pr
     bursts = given.bursts
     if given.edge:
         descriptor, in_flight = given.edge
-        with suppress(ServerError):  # the core has ended
-            trio.run(_run_edge, socket.socket(fileno=descriptor), in_flight, strict_exception_groups=False)
+        trio.run(_run_edge, socket.socket(fileno=descriptor), in_flight)
         return
     say("of the core's process, for a request    µs direct   linked   calls direct   linked")
     for isolation in ("in_loop", "process"):
