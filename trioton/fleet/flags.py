@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trioton.flags import INTEGER, PATH, UsageError, choice, filesystem_path, flag, integer, port, repeatable, seconds
+from trioton.fleet.gpus import gpus_per_replica
 from trioton.settings import FLEET
 
 MOST_REPLICAS = 64
@@ -150,6 +151,14 @@ class FleetFlags:
         group=FLEET,
         metavar="<json>",
         help='Options of the actor of each replica, as Ray has them: {"num_cpus": 2, "num_gpus": 0.5}.',
+    )
+    gpus_per_replica: float | None = flag(
+        None,
+        gpus_per_replica,
+        group=FLEET,
+        metavar="<number>",
+        help="How many GPUs each replica has for itself; 0.5 for two replicas on each. Without it all replicas of "
+        "--driver=local see all GPUs.",
     )
     fleet_address: str = flag(
         "127.0.0.1", str, group=FLEET, metavar="<address>", help="Where the fleet itself is controlled."

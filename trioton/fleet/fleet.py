@@ -10,8 +10,10 @@ import socket
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -34,6 +36,7 @@ from trioton.fleet.everywhere import Everywhere
 from trioton.fleet.flags import DriverName, FleetFlags, Signal
 from trioton.fleet.fleet_api import FleetApi
 from trioton.fleet.fleet_metrics import fleet_series
+from trioton.fleet.gpus import GpuShares, NoGpus, visible_gpus
 from trioton.fleet.haproxy_config import SHARE_KEY, BalancerPlan, Certificates, Frontend
 from trioton.fleet.http_call import Headers
 from trioton.fleet.life import Lives
@@ -81,6 +84,7 @@ class Fleet:
         self._api: FleetApi | None = None
         self._metrics: MetricsText | None = None
         self._failures = CallbackFailures()
+        self._gpus: GpuShares | None = None
         self._is_ending = False
         self.addresses: dict[str, Address] = {}
 
@@ -97,6 +101,8 @@ class Fleet:
             CannotBalance, CannotListen, CannotServe, CannotStart: it has not come up.
         """
         executable = await find_haproxy(self._flags.haproxy)
+        if self._flags.gpus_per_replica is not None and self._flags.driver is DriverName.LOCAL:
+            self._split_gpus(self._flags.gpus_per_replica)
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trioton-fleet-")))
             sockets = {word: stack.enter_context(_listen(*where)) for word, where in self._services().items()}
@@ -106,6 +112,17 @@ class Fleet:
             async with trio.open_nursery() as nursery:
                 await self._run(executable, folder, sockets, nursery)
                 nursery.cancel_scope.cancel()
+
+    def _split_gpus(self, per_replica: float) -> None:
+        """Raises CannotStart: there are not enough for the first replicas."""
+        shares = self._gpus = GpuShares(visible_gpus(self._environment), per_replica)
+        try:
+            shares.check(self._flags.replicas)
+        except NoGpus as error:
+            raise CannotStart(f"{error}; see --gpus-per-replica and --replicas") from None
+        if self._flags.max_replicas > shares.most_replicas:
+            logger.info("at most %d replicas, since there are GPUs for no more", shares.most_replicas)
+            self._flags = replace(self._flags, max_replicas=shares.most_replicas)
 
     async def _run(
         self, executable: str, folder: Path, sockets: Mapping[str, socket.socket], nursery: trio.Nursery
@@ -154,13 +171,13 @@ class Fleet:
     async def _driver(self, nursery: trio.Nursery) -> Driver:
         """Raises CannotStart."""
         if self._flags.driver is DriverName.LOCAL:
-            return LocalDriver(nursery, self._environment, self._replica_flags())
+            return LocalDriver(nursery, self._environment, self._replica_flags(), self._gpus)
         try:
             from trioton.ray.driver import RayDriver
         except ImportError as error:
             raise CannotStart(f"--driver=ray needs the extra 'ray' ({error}): pip install trioton[ray]") from None
-        address, options = self._flags.ray_address, self._flags.ray_options.values()
-        return await RayDriver.connect(address, options, self._environment, self._replica_flags())
+        address = self._flags.ray_address
+        return await RayDriver.connect(address, ray_options(self._flags), self._environment, self._replica_flags())
 
     async def _open_control(self, everywhere: Everywhere, nursery: trio.Nursery) -> tuple[Address, Address]:
         """Where it listens, over HTTP and gRPC."""
@@ -256,8 +273,16 @@ def check_settings(settings: Settings, flags: FleetFlags) -> None:
             f"a fleet's jobs are kept where all of its servers find them: expected --jobs-store=<store>://<place>, got "
             f"the folder '{settings.jobs_store}', which belongs to one server"
         )
+    if flags.gpus_per_replica is not None and "num_gpus" in flags.ray_options.values():
+        raise UsageError("--gpus-per-replica and num_gpus of --ray-options say the same: give one of them")
     if settings.auth_keys_file is not None and flags.fleet_key_file is None:
         raise UsageError("--auth-keys-file needs --fleet-key-file: a key by which the fleet calls its own replicas")
+
+
+def ray_options(flags: FleetFlags) -> Mapping[str, Any]:
+    """Of each replica's actor."""
+    given = flags.ray_options.values()
+    return given if flags.gpus_per_replica is None else {**given, "num_gpus": flags.gpus_per_replica}
 
 
 def _listen(host: str, port: int) -> socket.socket:
