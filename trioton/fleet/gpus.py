@@ -77,7 +77,9 @@ class GpuShares:
 
     @property
     def _wanted(self) -> str:
-        return f"{self._count} GPUs" if self._replicas_each == 1 else f"1/{self._replicas_each} of a GPU"
+        if self._replicas_each == 1:
+            return "one GPU" if self._count == 1 else f"{self._count} GPUs"
+        return f"1/{self._replicas_each} of a GPU"
 
     @property
     def _there(self) -> str:

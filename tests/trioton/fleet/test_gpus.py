@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import trio
@@ -91,7 +92,7 @@ def test_too_few_are_named() -> None:
     GpuShares(["0", "1"], 1).check(2)
     with pytest.raises(
         NoGpus,
-        match=r"^3 replicas with 1 GPUs each need more GPUs than there are, expected 3 at least, got 2 \(0, 1\)$",
+        match=r"^3 replicas with one GPU each need more GPUs than there are, expected 3 at least, got 2 \(0, 1\)$",
     ):
         GpuShares(["0", "1"], 1).check(3)
     with pytest.raises(NoGpus, match=r"5 replicas with 1/2 of a GPU each .* expected 3 at least, got none$"):
@@ -107,7 +108,7 @@ async def test_a_process_sees_its_gpus_and_gives_them_back_at_its_end() -> None:
                 running = await driver.start(name, ServerWords((), command=show))
                 if name == "a":
                     with pytest.raises(
-                        CannotStart, match=r"no GPU is free for it: 1 replicas have 1 GPUs each of 1 \(7\)"
+                        CannotStart, match=r"no GPU is free for it: 1 replicas have one GPU each of 1 \(7\)"
                     ):
                         await driver.start("c", ServerWords((), command=show))
                 assert await running.wait() == "exit code 7"
@@ -115,8 +116,8 @@ async def test_a_process_sees_its_gpus_and_gives_them_back_at_its_end() -> None:
             assert await (await driver.start("e", ServerWords((), command=show))).wait() == "exit code 7"
 
 
-def test_on_ray_they_are_the_actors_option() -> None:
-    flags, words = fleet_words(["models", "--driver=ray", "--gpus-per-replica=0.5"], {})
+def test_on_ray_they_are_the_actors_option(tmp_path: Path) -> None:
+    flags, words = fleet_words([str(tmp_path), "--driver=ray", "--gpus-per-replica=0.5"], {})
     assert ray_options(flags) == {"num_gpus": 0.5}
     flags, _ = fleet_words(["m", "--driver=ray", "--gpus-per-replica=1", '--ray-options={"num_gpus": 2}'], {})
     with pytest.raises(UsageError, match="--gpus-per-replica and num_gpus of --ray-options say the same"):
