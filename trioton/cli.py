@@ -21,6 +21,7 @@ from trioton.flags import (
     rows,
 )
 from trioton.help import ALL, USAGE_OF_FLAGS, command_help, overview
+from trioton.imports import imports
 from trioton.openai_flags import OPENAI
 from trioton.serve_words import ESCAPE_VARIABLE, escapes_log, serve_table, settings_from
 from trioton.settings import BATCH, FLEET, FRONTEND, GROUPS, RUN, Settings
@@ -121,7 +122,8 @@ def _serve(words: Sequence[str]) -> int:
 
 
 def serve_process(settings: Settings) -> int:
-    from trioton.process import run_process  # not before it is needed: it brings the whole server with it
+    with imports():
+        from trioton.process import run_process  # not before it is needed: it brings the whole server with it
 
     return run_process(settings)
 

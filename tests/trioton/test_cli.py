@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from trioton.cli import COMMANDS, ESCAPE_VARIABLE, PIPE_CLOSED, main, settings_from
 from trioton.flags import UsageError
+from trioton.imports import imports
 from trioton.server_flags import BackendSetting
 from trioton.version import commit
 
@@ -281,3 +283,28 @@ def test_wrong_flags_are_found_before_anything_is_loaded() -> None:
 def test_commands_that_work_on_folders_take_no_urls(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "s3://bucket/models/m"]) == 1
     assert "'s3://bucket/models/m' is no folder on this machine" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_it_still_imports_ends_it_as_ever() -> None:
+    program = """
+import runpy, sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "trioton.settings":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["trioton", "version"]
+runpy.run_module("trioton", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_imports_are_not_searched_for_garbage_and_what_follows_is() -> None:
+    with imports():
+        assert not gc.isenabled()
+        with imports():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.unfreeze()

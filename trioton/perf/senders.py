@@ -119,7 +119,12 @@ class _Sender:
 
 async def _run_process(*, task_status: trio.TaskStatus[_Sender]) -> None:
     command = [sys.executable, "-m", "trioton.perf.sender_process"]
-    process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = await trio.lowlevel.open_process(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # a terminal's Ctrl-C is for this process, which then ends its senders
+    )
     try:
         task_status.started(_Sender(process))
         await process.wait()

@@ -38,6 +38,32 @@ def serving(perf: subprocess.Popen[bytes]) -> int:
     raise AssertionError("no server was started")
 
 
+def test_ctrl_c_of_a_terminal_ends_perf_and_its_senders_without_a_word(tmp_path: Path) -> None:
+    write_models(tmp_path / "models")
+    words = [str(tmp_path / "models"), "--model=add", "--concurrency=2", "--senders=2", f"--secs={SECONDS}"]
+    flag = "--server-flag=--backend-config=python,allow-in-process=true"
+    command = [sys.executable, "-m", "trioton", "perf", *words, flag]
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True) as perf:
+        try:
+            serving(perf)
+            while "sender_process" not in commands_below(perf.pid):
+                assert perf.poll() is None
+                time.sleep(0.02)
+            os.killpg(perf.pid, signal.SIGINT)
+            _, errors = perf.communicate(timeout=SECONDS)
+        finally:
+            perf.kill()
+    assert perf.returncode == 130
+    assert "Traceback" not in errors
+
+
+def commands_below(pid: int) -> str:
+    """Of a process's children."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    found = [Path(f"/proc/{child}/cmdline") for child in children]
+    return "\n".join(each.read_text() for each in found if each.exists())
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_it_ends_with_perf(tmp_path: Path, number: signal.Signals) -> None:
     write_models(tmp_path / "models")
