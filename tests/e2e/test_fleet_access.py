@@ -121,6 +121,11 @@ def test_the_fleet_wants_its_key(guarded: FleetProcess) -> None:
     assert guarded.call("GET", "/v2/fleet")[0] == 401
 
 
+def test_only_loads_have_large_bodies(guarded: FleetProcess) -> None:
+    status, answer = guarded.call("POST", "/v2/fleet/scale", {"replicas": "4" * (2 << 20)})
+    assert (status, "expected 1048576 at most" in answer["error"]) == (413, True)
+
+
 def test_it_is_scaled_by_its_queue(tmp_path: Path) -> None:
     copy_python_model("slow", tmp_path)
     scaling = ("--scale-by=queue", "--scale-target=2", "--scale-interval-secs=0.5", "--max-replicas=2")

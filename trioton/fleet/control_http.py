@@ -32,9 +32,11 @@ from trioton.fleet.model_records import ModelRequest
 
 logger = logging.getLogger("trioton.fleet")
 
-# Of a load with the model's files in it.
+# Of a load with the model's files in it, and of all other calls.
 MAX_BODY_BYTES = 1 << 30
+_MAX_PLAIN_BYTES = 1 << 20
 _BODY_PAUSE_SECONDS = 60.0
+_LINGER_SECONDS = 5.0
 
 _NOT_PASSED_ON = frozenset(
     (b"host", b"connection", b"content-length", b"transfer-encoding", b"accept-encoding", b"expect", b"te", b"upgrade")
@@ -66,10 +68,12 @@ class ControlApp:
         self._fleet = fleet
 
     async def __call__(self, exchange: Exchange) -> None:
-        share = RequestShare(self._memory)
+        share, is_read = RequestShare(self._memory), False
         try:
-            limit = BodyLimit(MAX_BODY_BYTES, _too_large)
+            path = exchange.raw_path.decode("latin-1")
+            limit = BodyLimit(MAX_BODY_BYTES if _CHANGE.fullmatch(path) else _MAX_PLAIN_BYTES, _too_large)
             body = await exchange.read_body(limit, share, pause_seconds=_BODY_PAUSE_SECONDS)
+            is_read = True
             reply = await self._answer(exchange, body)
         except ClientGone:
             return
@@ -80,7 +84,10 @@ class ControlApp:
             reply = error_reply(Internal(f"the fleet's control has failed: {error}"))
         finally:
             share.end()
-        await exchange.reply(reply)
+        if is_read or not exchange.may_have_body:
+            await exchange.reply(reply)
+        else:
+            await exchange.reply_early(reply, linger=_LINGER_SECONDS)
 
     async def _answer(self, exchange: Exchange, body: Buffer) -> Reply:
         path = unquote(exchange.raw_path.decode("latin-1"))

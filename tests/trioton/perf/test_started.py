@@ -43,7 +43,7 @@ def test_ctrl_c_of_a_terminal_ends_perf_and_its_senders_without_a_word(tmp_path:
     words = [str(tmp_path / "models"), "--model=add", "--concurrency=2", "--senders=2", f"--secs={SECONDS}"]
     flag = "--server-flag=--backend-config=python,allow-in-process=true"
     command = [sys.executable, "-m", "trioton", "perf", *words, flag]
-    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True) as perf:
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE) as perf:
         try:
             serving(perf)
             while "sender_process" not in commands_below(perf.pid):
@@ -54,7 +54,7 @@ def test_ctrl_c_of_a_terminal_ends_perf_and_its_senders_without_a_word(tmp_path:
         finally:
             perf.kill()
     assert perf.returncode == 130
-    assert "Traceback" not in errors
+    assert b"Traceback" not in errors
 
 
 def commands_below(pid: int) -> str:
