@@ -144,7 +144,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "services": "access call codec inference settings status",
         "connection": "call codec inference settings status",
         "server": "access codec connection inference services settings",
-        "relay": "call connection server settings",
+        "relay": "call codec connection inference server settings",
     },
     "protocol.http.openai": {
         "errors": "",

@@ -466,6 +466,8 @@ class Server:
             failures=self._failures,
             connections=self._connections,
             memory=self._memory,
+            core=self.core,
+            tracer=self.tracer,
         )
 
     async def _open_edge_processes(self, nursery: trio.Nursery) -> Mapping[str, Arrivals]:
@@ -517,7 +519,7 @@ class Server:
             limits=self._limits,
             memory=self._memory,
             log=self.log,
-            trace=self.tracer,
+            trace=self.tracer if self._edge_processes is None else self._edge_processes.tracing,
             keys=keys,
             leaving=self._leaving,
             metrics=self._metrics_text,

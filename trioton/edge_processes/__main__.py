@@ -1,4 +1,4 @@
-"""Command of an edge process: `python -m trioton.edge_processes <number> <descriptor>`, started by the core's."""
+"""Command of an edge process: `python -m trioton.edge_processes <number> <two descriptors>`, started by the core's."""
 
 from trioton.edge_processes.program import main
 

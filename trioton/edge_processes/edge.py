@@ -15,6 +15,9 @@ from dataclasses import dataclass
 
 import trio
 
+from protocol.core import InferenceCore
+from protocol.edge_link.link_server import LinkServer
+from protocol.failures import CallbackFailures
 from protocol.reactor.arrivals import HandedOver
 from protocol.sync.wakeup import WaitingTasks
 from trioton.bound import bound_command
@@ -32,6 +35,7 @@ from trioton.edge_processes.messages import (
     Stop,
     ToCore,
     ToEdge,
+    Traced,
     Upstream,
 )
 from trioton.edge_processes.start import EdgeStart
@@ -49,11 +53,14 @@ START_SECONDS = 120.0
 @dataclass(frozen=True, slots=True)
 class EdgeContext:
     """What all edge processes share. `relayed` are the core's own edges by their words, `changed` is told when there is
-    an edge that may take connections."""
+    an edge that may take connections. `is_traced` says whether requests may have to be traced."""
 
     start: Callable[[int], EdgeStart]
     relayed: Mapping[str, HandedOver]
     changed: WaitingTasks
+    core: InferenceCore
+    failures: CallbackFailures
+    is_traced: Callable[[], bool]
 
 
 class EdgeProcess:
@@ -78,15 +85,20 @@ class EdgeProcess:
     async def run(self) -> int:
         """Until the process has ended; answers its exit code. Cancelled, it is killed. Raises OSError if it cannot be
         started."""
+        context = self._context
         own, its = channel_pair()
-        with its:
+        link, its_link = socket.socketpair()
+        with its, its_link:
             self._channel = Channel(own, ToCore)
-            self._process = process = self._spawn(its)
+            self._process = process = self._spawn(its, its_link)
+        served = LinkServer(context.core, link, failures=context.failures, name=f"edge {self._number}")
+        self.tell_traced()
         try:
             with suppress(ChannelLost):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._channel.write)
                     nursery.start_soon(self._check)
+                    nursery.start_soon(self._serve_link, served)
                     try:
                         await self._receive(self._channel)
                     finally:
@@ -132,12 +144,22 @@ class EdgeProcess:
             except ChannelFull:
                 self.kill()
 
-    def _spawn(self, its: socket.socket) -> subprocess.Popen[bytes]:
+    def tell_traced(self) -> None:
+        """Whether requests may have to be traced."""
+        self._tell(Traced(self._context.is_traced()))
+
+    async def _serve_link(self, served: LinkServer) -> None:
+        await served.run()
+        if served.problem:
+            logger.error("edge process %d is killed: %s", self._number, served.problem)
+            self.kill()
+
+    def _spawn(self, its: socket.socket, its_link: socket.socket) -> subprocess.Popen[bytes]:
         """Some milliseconds of the loop; by its thread, with which the process ends."""
         process = subprocess.Popen(
-            bound_command([sys.executable, "-m", MODULE, str(self._number), str(its.fileno())]),
+            bound_command([sys.executable, "-m", MODULE, str(self._number), str(its.fileno()), str(its_link.fileno())]),
             stdin=subprocess.PIPE,
-            pass_fds=(its.fileno(),),
+            pass_fds=(its.fileno(), its_link.fileno()),
             env={**os.environ, "PYTHONPATH": module_path()},
         )
         assert process.stdin is not None
@@ -195,5 +217,7 @@ class EdgeProcess:
                 passed.close()
 
     def _log(self, line: LogLine) -> None:
+        """What is of a request is found by its id, and says the same wherever it was answered."""
+        whose = "" if line.tags else f"edge {self._number}: "
         lost = f" ({line.lost} lines before it were lost)" if line.lost else ""
-        logging.getLogger(line.logger).log(line.level, "edge %d: %s%s", self._number, line.text, lost)
+        logging.getLogger(line.logger).log(line.level, "%s%s%s", whose, line.text, lost, extra={"tags": line.tags})

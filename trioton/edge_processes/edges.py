@@ -11,6 +11,7 @@ from functools import partial
 import trio
 
 from actors.model.backoff import RestartBackoff
+from protocol.core import InferenceCore
 from protocol.failures import CallbackFailures
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
@@ -18,11 +19,13 @@ from protocol.open_connections import Open, OpenConnections
 from protocol.reactor.arrivals import HandedOver
 from protocol.reactor.last_connections import refuse_more
 from protocol.reactor.listening import open_listeners
+from protocol.server_settings import TraceControl
 from protocol.sync.wakeup import WaitingTasks
 from trioton.edge_processes.balance import order
 from trioton.edge_processes.edge import EdgeContext, EdgeProcess
 from trioton.edge_processes.figures import EdgeFigures
 from trioton.edge_processes.start import EdgeStart, edge_start
+from trioton.edge_processes.tracing import ToldTracing
 from trioton.metrics.edges import EdgeReading
 from trioton.settings import Address, Settings
 
@@ -67,10 +70,16 @@ class EdgeProcesses:
         failures: CallbackFailures,
         connections: OpenConnections,
         memory: RequestMemory,
+        core: InferenceCore,
+        tracer: TraceControl,
     ) -> None:
         self._settings = settings
         self._connections = connections
         self._memory = memory
+        self._core = core
+        self._tracer = tracer
+        self._failures = failures
+        self.tracing = ToldTracing(tracer, self._tell_traced)
         self._services: dict[str, _Service] = {}
         self._edges = [_Edge(number, EdgeFigures(limits, failures)) for number in range(1, settings.edge_processes + 1)]
         self._changed = WaitingTasks()
@@ -131,7 +140,9 @@ class EdgeProcesses:
 
     async def _run(self, leaving: trio.Event, stop: trio.Event) -> None:
         relayed = {word: each.relayed for word, each in self._services.items()}
-        context = EdgeContext(self._start_of, relayed, self._changed)
+        context = EdgeContext(
+            self._start_of, relayed, self._changed, self._core, self._failures, lambda: self._tracer.is_sampling
+        )
         accepting = trio.Event()
         async with trio.open_nursery() as nursery:
             async with trio.open_nursery() as processes:
@@ -204,6 +215,11 @@ class EdgeProcesses:
         for edge in self._edges:
             if edge.process is not None:
                 edge.process.leave()
+
+    def _tell_traced(self) -> None:
+        for edge in self._edges:
+            if edge.process is not None:
+                edge.process.tell_traced()
 
     # Processes.
 

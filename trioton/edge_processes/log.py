@@ -27,7 +27,8 @@ class ChannelHandler(logging.Handler):
                 self._lost += 1
                 return
             text = self.format(record)[:_MOST_TEXT]
-            self._channel.send(LogLine(record.name, record.levelno, text, self._lost))
+            tags = {name: str(value) for name, value in getattr(record, "tags", {}).items()}
+            self._channel.send(LogLine(record.name, record.levelno, text, tags, self._lost))
             self._lost = 0
         except ChannelFull:
             self._lost += 1

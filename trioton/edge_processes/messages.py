@@ -22,6 +22,12 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     """No more connections come: finish what there is, and end."""
 
 
+class Traced(msgspec.Struct, frozen=True, tag=True):
+    """Whether requests may have to be traced, which the core decides for each."""
+
+    is_on: bool
+
+
 class Ping(msgspec.Struct, frozen=True, tag=True):
     """To be answered by `Figures`."""
 
@@ -50,6 +56,7 @@ class LogLine(msgspec.Struct, frozen=True, tag=True):
     logger: str
     level: int
     text: str
+    tags: dict[str, str] = {}
     lost: int = 0
 
 
@@ -67,5 +74,5 @@ class Figures(msgspec.Struct, frozen=True, tag=True):
     streams: dict[str, int]
 
 
-ToEdge: TypeAlias = Connect | Leave | Stop | Ping
+ToEdge: TypeAlias = Connect | Leave | Stop | Traced | Ping
 ToCore: TypeAlias = Ready | Progress | Upstream | LogLine | Figures

@@ -13,6 +13,7 @@ from functools import partial
 
 import trio
 
+from protocol.edge_link.linked_core import LinkedCore
 from protocol.failures import CallbackFailures
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
@@ -23,6 +24,7 @@ from protocol.sync.wakeup import Wakeup
 from trioton.allocator import give_back_when_idle, keep_freed_memory
 from trioton.edge_processes.channel import Channel, ChannelLost
 from trioton.edge_processes.figures import FigureSource
+from trioton.edge_processes.linked import Tracing, linked_services
 from trioton.edge_processes.log import log_to
 from trioton.edge_processes.messages import (
     Connect,
@@ -33,6 +35,7 @@ from trioton.edge_processes.messages import (
     Stop,
     ToCore,
     ToEdge,
+    Traced,
     Upstream,
 )
 from trioton.edge_processes.serving import Serving, edge_services
@@ -44,7 +47,7 @@ _PR_SET_NAME = 15
 
 
 def main() -> None:
-    number, descriptor = map(int, sys.argv[1:])
+    number, descriptor, link = map(int, sys.argv[1:])
     # The core's process says when to end; a terminal or a supervisor that signals every process does not.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -52,21 +55,25 @@ def main() -> None:
     start = pickle.loads(sys.stdin.buffer.read())
     assert isinstance(start, EdgeStart)
     control = socket.socket(fileno=descriptor)
-    control.set_inheritable(False)
+    linked = socket.socket(fileno=link)
+    for each in (control, linked):
+        each.set_inheritable(False)
     keep_freed_memory()
-    trio.run(EdgeProgram(start, control).run)
+    trio.run(EdgeProgram(start, control, linked).run)
 
 
 class EdgeProgram:
     """One edge process."""
 
-    def __init__(self, start: EdgeStart, control: socket.socket) -> None:
+    def __init__(self, start: EdgeStart, control: socket.socket, linked: socket.socket) -> None:
         self._start = start
         self._channel: Channel[ToCore, ToEdge] = Channel(control, ToEdge)
         self._limits = LimitCounter()
         self._failures = CallbackFailures()
         self._connections = OpenConnections()
         self._lag = LoopLag()
+        self._core = LinkedCore(linked, failures=self._failures)
+        self._tracing = Tracing()
         self._figures = FigureSource(self._limits, self._failures, self._lag, self._connections)
         self._arrivals = {
             word: HandedOver(address, partial(self._note_end, word)) for word, address in start.addresses.items()
@@ -89,6 +96,7 @@ class EdgeProgram:
             nursery.start_soon(self._receive, nursery.cancel_scope)
             poller = the_poller(start.poller)
             with poller.busy.limited_to(start.busy_poll_seconds):
+                await nursery.start(self._run_link, nursery.cancel_scope)
                 async with trio.open_nursery() as services:
                     for serve in edge_services(start, self._serving()):
                         await services.start(serve)
@@ -100,13 +108,15 @@ class EdgeProgram:
         self._channel.close()
 
     def _serving(self) -> Serving:
+        memory = RequestMemory(self._start.memory)
         return Serving(
             arrivals=self._arrivals,
             open_upstream=self._open_upstream,
             limits=self._limits,
             failures=self._failures,
             connections=self._connections,
-            memory=RequestMemory(self._start.memory),
+            memory=memory,
+            linked=linked_services(self._core, self._tracing, self._limits, memory, self._failures),
             leaving=self._leaving,
             stop=self._stop,
         )
@@ -128,8 +138,17 @@ class EdgeProgram:
                 case Stop():
                     self._leaving.set()
                     self._stop.set()
+                case Traced(is_on):
+                    self._tracing.is_sampling = is_on
                 case Ping():
                     self._channel.send(self._figures.take())
+
+    async def _run_link(
+        self, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """The core is gone with it."""
+        await self._core.run(task_status=task_status)
+        scope.cancel()
 
     def _note_end(self, word: str) -> None:
         self._ended[word] += 1

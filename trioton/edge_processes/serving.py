@@ -21,6 +21,8 @@ from protocol.limits.request_memory import RequestMemory
 from protocol.open_connections import OpenConnections
 from protocol.reactor.arrivals import HandedOver
 from protocol.reactor.tls import server_context
+from protocol.services import EdgeServices
+from trioton.edge_processes.linked import LinkedInference
 from trioton.edge_processes.start import EdgeStart
 
 
@@ -41,6 +43,7 @@ class Serving:
     memory: RequestMemory
     leaving: trio.Event
     stop: trio.Event
+    linked: EdgeServices
 
 
 def edge_services(start: EdgeStart, serving: Serving) -> Iterator[Serve]:
@@ -60,6 +63,7 @@ def edge_services(start: EdgeStart, serving: Serving) -> Iterator[Serve]:
                 memory=serving.memory,
                 failures=serving.failures,
                 connections=serving.connections,
+                linked=serving.linked if word in start.linked else None,
             )
         else:
             yield partial(_serve_http, start, serving, word, tls)
@@ -77,6 +81,7 @@ async def _serve_http(
     upstreams = Upstreams(partial(serving.open_upstream, word))
     on_limit = partial(serving.limits.count, "http")
     app = RelayApp(upstreams, serving.memory, on_limit, settings.body_timeout, settings.linger)
+    direct = LinkedInference.of(serving.linked, settings) if word in start.linked else None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(upstreams.run)
         await serve_app(
@@ -86,6 +91,7 @@ async def _serve_http(
             settings.connections,
             serving.stop,
             on_limit=on_limit,
+            direct=direct,
             failures=serving.failures,
             memory=serving.memory,
             tls=tls,

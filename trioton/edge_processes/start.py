@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from protocol.grpc.settings import GrpcSettings
 from protocol.http.settings import HttpSettings
 from protocol.reactor.drivers import PollerKind
 from protocol.reactor.tls import TlsFiles
+from trioton.edge_processes.linked import linked_words
 from trioton.settings import Address, Settings
 
 
@@ -21,6 +22,7 @@ class EdgeStart:
         addresses: where clients reach the services that it serves, by the words of their flags.
         memory: the most bytes that it holds of responses.
         tls: certificates by the words of the services that have any.
+        linked: services whose plain inference it answers by the link to the core.
     """
 
     number: int
@@ -29,6 +31,7 @@ class EdgeStart:
     http: HttpSettings
     grpc: GrpcSettings
     tls: Mapping[str, TlsFiles]
+    linked: frozenset[str]
     log_verbose: int
     poller: PollerKind
     busy_poll_seconds: float
@@ -41,9 +44,10 @@ def edge_start(settings: Settings, number: int, addresses: Mapping[str, Address]
         number,
         addresses,
         memory,
-        settings.http_edge(),
+        replace(settings.http_edge(), interface=settings.http_interface()),
         settings.grpc_edge(),
         {word: found for word, found in files.items() if found is not None and word in addresses},
+        linked_words(settings),
         settings.log_verbose,
         settings.poller,
         settings.busy_poll_seconds(),

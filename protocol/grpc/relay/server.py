@@ -5,17 +5,22 @@ from __future__ import annotations
 import trio
 
 from protocol.failures import CallbackFailures
+from protocol.grpc.codec.request_templates import RequestTemplates
 from protocol.grpc.connection.calls import Shared
+from protocol.grpc.inference.direct_infer import DirectInfer
 from protocol.grpc.relay.handlers import EveryMethod, Relay
 from protocol.grpc.relay.upstream import Open, Upstreams
 from protocol.grpc.server import serve_calls
 from protocol.grpc.settings import GrpcSettings
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
+from protocol.log.failure_log import FailureLog
+from protocol.log.request_ids import RequestIds
 from protocol.open_connections import OpenConnections
 from protocol.reactor.arrivals import Arrivals
 from protocol.reactor.drivers import the_poller
 from protocol.reactor.replies import Replies
+from protocol.services import EdgeServices
 
 
 async def serve_relayed(
@@ -28,22 +33,27 @@ async def serve_relayed(
     memory: RequestMemory,
     failures: CallbackFailures,
     connections: OpenConnections,
+    linked: EdgeServices | None = None,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """As `serve_grpc`, with the core's edge behind `open_upstream` to answer the calls."""
+    """As `serve_grpc`, with the core's edge behind `open_upstream` to answer the calls; plain inference is answered by
+    `linked`, if it is there."""
     upstreams = Upstreams(open_upstream)
+    replies = Replies(failures)
     shared = Shared(
         EveryMethod(Relay(upstreams, settings.compression_level).handler()),
         settings.limits,
         limits,
         memory,
         threads=trio.CapacityLimiter(settings.threads),
+        direct=None if linked is None else DirectInfer.of(linked, settings, RequestTemplates(), replies),
+        flush=(lambda: None) if linked is None else linked.core.flush,
         poller=the_poller(),
         failures=failures,
+        failure_log=FailureLog() if linked is None else linked.failure_log,
+        request_ids=RequestIds() if linked is None else linked.request_ids,
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(upstreams.run)
-        await serve_calls(
-            shared, settings, Replies(failures), connections, stop, arrivals=arrivals, task_status=task_status
-        )
+        await serve_calls(shared, settings, replies, connections, stop, arrivals=arrivals, task_status=task_status)
         nursery.cancel_scope.cancel()
