@@ -5,8 +5,8 @@
 2. Without live requests for a while a model has what it runs at the same time. A live request that comes then waits for
    that: so the while is some times what lies between live requests. After a second without any, as many again are in
    its queue, so that it never waits.
-3. One or two go in any case when none has gone for a second: live requests without a pause keep jobs waiting, not for
-   ever.
+3. One or two go in any case when none has gone for some seconds: live requests without a pause keep jobs waiting, not
+   for ever. Of a hundred live requests in a second less than one waits for these.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from protocol.jobs.execution import ModelLoad
 SILENCE_SECONDS = 1.0
 # Of the newest distance in their mean.
 _WEIGHT = 0.2
-MOST_WAIT_SECONDS = 1.0
+MOST_WAIT_SECONDS = 5.0
 _ALL = 1 << 30
 
 
@@ -30,11 +30,12 @@ class Joining:
         riding: is told how long live requests took that had others with them.
     """
 
-    __slots__ = ("_distance", "_last_came", "_last_seen", "last_start", "riding")
+    __slots__ = ("_distance", "_is_busy", "_last_came", "_last_seen", "last_start", "riding")
 
     def __init__(self, now: float) -> None:
         self._last_came = self._last_seen = now
         self._distance = 0.0
+        self._is_busy = False
         self.last_start = now
         self.riding = Riding()
 
@@ -58,8 +59,10 @@ class Joining:
             return _ALL
         live = load.in_flight - running
         if live > 0:  # perhaps of those that come by another way
-            self._last_seen = now
+            self._is_busy = True
             return 0
+        if self._is_busy:  # just answered: the next may come in this moment
+            self._is_busy, self._last_seen = False, now
         silence = now - self._last_seen
         if silence < quiet_seconds(self._distance):
             return 0

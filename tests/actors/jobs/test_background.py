@@ -13,6 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.core.server_core import ControlMode, CoreSettings, ServerCore
 from actors.jobs.background import BackgroundRequests
+from actors.jobs.joining import MOST_WAIT_SECONDS
 from actors.mail.reply_slot import ReplySlot
 from backends.registry import BackendRegistry
 from protocol.errors import ServerError
@@ -188,7 +189,7 @@ async def test_live_requests_without_a_pause_do_not_keep_them_for_ever(
             it.nursery.start_soon(ask_on)
         await wait_all_tasks_blocked()
         await it.ask_many(3)
-        await trio.sleep(3.5)
+        await trio.sleep(3.5 * MOST_WAIT_SECONDS)
         assert len(it.answered) == 3
 
 
