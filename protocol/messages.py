@@ -106,6 +106,11 @@ class Tensor(msgspec.Struct, eq=False):
         return cls(name, datatype, array.shape, data)
 
 
+class LaidOutTensor(Tensor, eq=False):
+    """A BYTES tensor whose data this server has laid out, from as many elements as its shape has: its lengths need no
+    check."""
+
+
 def flat(data: Buffer) -> Buffer:
     """The same bytes in one dimension, so that they can be counted and cut."""
     if isinstance(data, memoryview) and (data.format != "B" or data.ndim != 1):

@@ -22,7 +22,9 @@ from protocol.edge_link.segments import WrittenSegment
 from protocol.edge_link.templates import SentTemplates, Template, encode_template, request_text
 from protocol.edge_link.texts import RequestExtras, encode_tags, encode_text
 from protocol.log.access_record import AccessRecord
-from protocol.messages import Buffer, InferenceRequest, Tensor, flat
+from protocol.messages import Buffer, InferenceRequest, LaidOutTensor, Tensor, flat
+
+_IN_HERE = (Tensor, LaidOutTensor)
 
 
 def can_cross(request: InferenceRequest) -> bool:
@@ -39,7 +41,7 @@ def can_cross(request: InferenceRequest) -> bool:
     if trace is not None and not (isinstance(trace, AccessRecord) and trace.trace is None):
         return False
     # Others are on a device, or in the memory of a client.
-    return all(type(tensor) is Tensor for tensor in request.inputs)
+    return all(type(tensor) in _IN_HERE for tensor in request.inputs)
 
 
 class RequestWriter:

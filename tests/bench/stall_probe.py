@@ -17,7 +17,7 @@ from types import TracebackType
 
 from tests.bench.peers import HOST, SOURCE
 
-RATE = 200  # requests a second
+RATE = 50  # requests a second
 PATH = "/v2/models/probe/infer"
 REQUEST = b'{"inputs": [{"name": "IN", "datatype": "FP32", "shape": [4], "data": [1, 2, 3, 4]}]}'
 WAIT_SECONDS = 60

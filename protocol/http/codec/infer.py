@@ -21,10 +21,18 @@ from protocol.datatypes import BY_PROTOCOL_NAME, DataType
 from protocol.errors import InvalidArgument, shown_name
 from protocol.http.codec.json_text import JsonReader, write_non_finite
 from protocol.http.codec.parameters import set_parameters
-from protocol.http.codec.tensor_json import decode_data, encode_data
+from protocol.http.codec.tensor_json import PackedElements, decode_data, encode_data
 from protocol.http.errors import BodyTooLarge
 from protocol.http.reply import JSON_CONTENT, Headers
-from protocol.messages import Buffer, InferenceRequest, InferenceResponse, ParameterValue, Tensor, flat
+from protocol.messages import (
+    Buffer,
+    InferenceRequest,
+    InferenceResponse,
+    LaidOutTensor,
+    ParameterValue,
+    Tensor,
+    flat,
+)
 from protocol.shapes import expected_byte_size
 from protocol.shared_memory.placement import MemoryReference, Placement
 
@@ -369,7 +377,8 @@ def _read_input(
         return 0, Tensor(name, datatype, shape, b"")
     if size is None:
         data = decode_data(name, datatype, shape, item.data, model=model_name, max_size=max_input_size)
-        return 0, Tensor(name, datatype, shape, data)
+        kind = LaidOutTensor if isinstance(item.data, PackedElements) and datatype is DataType.BYTES else Tensor
+        return 0, kind(name, datatype, shape, data)
     if size and not has_header_length:
         raise InvalidArgument(
             "must specify valid 'Infer-Header-Content-Length' in request header and 'binary_data_size' when passing "

@@ -30,9 +30,9 @@ from protocol.sync.sliced import Sliced
 # What is left of the text may be so long.
 LONGEST_REST = 1 << 20
 _DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[')
-_NOT_FINITE = re.compile(rb"NaN|Infinity")
 _WORD_SIZE = len(b"Infinity")
 _SEARCH_WINDOW = 1 << 18
+_FIRST_PART = 1 << 16
 # Behind a piece that is no JSON: a parser may look at what follows before it finds that.
 _FOLLOWING = 64
 _LIST = msgspec.json.Decoder(list)
@@ -53,8 +53,11 @@ def decode_long_request(
         raise json_too_large(json_size, max_input_size)
     text = view[:json_size]
     arrays = yield from find_long_arrays(text, _DATA)
+    if not arrays:
+        yield from _refuse_early(text)
+        return None
     rest = _Rest(text, arrays)
-    if not arrays or len(rest.text) > LONGEST_REST:
+    if len(rest.text) > LONGEST_REST:
         return None
     try:
         message = yield from _read(text, arrays, rest)
@@ -63,6 +66,24 @@ def decode_long_request(
     return request_of(
         message, view, header_length, model_name=model_name, model_version=model_version, max_input_size=max_input_size
     )
+
+
+def _refuse_early(text: memoryview) -> Sliced[None]:
+    """Raises InvalidArgument where a text without long arrays is wrong in its first part, whatever follows."""
+    if (yield from _has_words(text)):
+        return
+    part = text[:_FIRST_PART]
+    positions: list[int] = []
+
+    def place(position: int) -> int:
+        positions.append(position)
+        return position
+
+    try:
+        READER.read(part, place)
+    except InvalidArgument:
+        if not positions or positions[0] < len(part) - _FOLLOWING:
+            raise
 
 
 class _Rest:
@@ -194,7 +215,8 @@ def _without_lead(elements: list[Any], piece: Piece, opening: bytes) -> list[Any
 def _has_words(text: memoryview) -> Sliced[bool]:
     """Whether there is a word for a number that JSON has none for, wherever it is."""
     for start in range(0, len(text), _SEARCH_WINDOW):
-        if _NOT_FINITE.search(bytes(text[max(start - _WORD_SIZE, 0) : start + _SEARCH_WINDOW])):
+        window = bytes(text[max(start - _WORD_SIZE, 0) : start + _SEARCH_WINDOW])
+        if b"NaN" in window or b"Infinity" in window:
             return True
         yield
     return False

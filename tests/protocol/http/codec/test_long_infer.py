@@ -16,6 +16,7 @@ from protocol.http.codec import long_arrays, long_infer, packed_data
 from protocol.http.codec.infer import DecodedRequest, decode_infer_request
 from protocol.http.codec.long_arrays import WINDOW
 from protocol.http.codec.long_infer import decode_long_request
+from protocol.messages import LaidOutTensor
 from protocol.sync.sliced import Sliced
 from tests.sliced import finished
 
@@ -273,3 +274,18 @@ def test_a_long_string_is_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) ->
 def test_large_integers_beside_what_is_not_finite(numbers: list[Any]) -> None:
     for datatype in (DataType.FP32, DataType.FP64, DataType.INT64, DataType.UINT64):
         check(body_of(json.dumps(numbers).encode(), datatype.name, f"[{len(numbers)}]"))
+
+
+@pytest.mark.parametrize(
+    "text", [bytes(1 << 18), b"{" + b"x" * (1 << 18), b'{"inputs":[],"id":3,"x":"' + b"y" * (1 << 18)]
+)
+def test_what_is_wrong_at_its_start_is_refused_without_a_look_at_the_rest(text: bytes) -> None:
+    """As a compressed body of zeros."""
+    checked(text)
+
+
+def test_lengths_that_were_laid_out_here_are_not_checked_again() -> None:
+    text = body_of(b'["a","bc","def","g","h"]', "BYTES", "[5]")
+    decoded = finished(decode_long_request(text, None, model_name="m", model_version=1, max_input_size=LIMIT))
+    assert decoded is not None
+    assert type(decoded.request.inputs[0]) is LaidOutTensor
