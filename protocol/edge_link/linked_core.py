@@ -22,9 +22,8 @@ from protocol.core import (
 )
 from protocol.edge_link.asked import Asked, LinkedSubmission, PendingCall, PendingStream
 from protocol.edge_link.errors import NotLinked
-from protocol.edge_link.frames import BrokenFrame, Frame, FrameReader
+from protocol.edge_link.frames import MOST_BYTES, BrokenFrame, Frame, FrameReader
 from protocol.edge_link.generation import SeenGeneration
-from protocol.edge_link.limits import LinkLimits
 from protocol.edge_link.linked_operations import LinkedOperations
 from protocol.edge_link.operations import CALLS, decode_result, encode_operation
 from protocol.edge_link.queries import Queries
@@ -59,6 +58,8 @@ _HELLO_BYTES = 1 << 12
 # How long the core may take to greet.
 _GREETING_SECONDS = 60.0
 _TRIM_SECONDS = 10.0
+# For how long a core may read nothing of what waits for it.
+_STALL_SECONDS = 60.0
 
 
 class LinkedCore(LinkedOperations):
@@ -66,14 +67,13 @@ class LinkedCore(LinkedOperations):
 
     def __init__(self, control: socket.socket, *, failures: CallbackFailures | None = None) -> None:
         self._failures = failures or CallbackFailures()
-        limits = LinkLimits()
         control.setblocking(False)
         self._wire = Wire(
             control,
             self._take,
             name="core",
-            unsent_bytes=limits.unsent_bytes,
-            stall_seconds=limits.stall_seconds,
+            unsent_bytes=MOST_BYTES,  # the edges bound the memory of requests
+            stall_seconds=_STALL_SECONDS,
             failures=self._failures,
         )
         self._handlers = {

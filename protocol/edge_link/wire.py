@@ -95,11 +95,11 @@ class Wire:
         else:
             rest = [memoryview(part).cast("B") for part in parts if len(part)]
             sent = 0
-        self._outbox += rest
-        self._unsent += size - sent
-        if self._unsent > self._unsent_limit:
+        if self._unsent > self._unsent_limit:  # before this one, which may be large by itself
             self.end(f"it has not read {self._unsent} bytes that wait for it")
             return
+        self._outbox += rest
+        self._unsent += size - sent
         self.write_some()
         if self._outbox:
             self._has_more.wake()

@@ -70,6 +70,7 @@ REQUESTS = {
     "in shared memory": request(tensor(100_000), tensor(50_001, "B")),
     "copied by a thread": InferenceRequest("m", [tensor(SEGMENT - 4096)]),
     "larger than shared memory": request(tensor(3 * SEGMENT)),
+    "larger than what may wait": request(tensor(12 * SEGMENT)),
     "of a wrong size": request(Tensor("IN", DataType.FP32, (4,), b"123")),
     "another item size": request(Tensor("IN", DataType.FP32, (3,), np.arange(3, dtype=np.float32).data)),
     "with all": InferenceRequest(
