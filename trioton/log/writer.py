@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 
 from trioton.log.places import Place
@@ -36,7 +37,7 @@ class LogWriter:
         self._ring = LineRing(most_bytes)
         self._news = threading.Event()
         self._hurry = threading.Event()
-        self._awaited: list[threading.Event] = []
+        self._awaited: deque[threading.Event] = deque()  # added by any thread, taken by the writer's
         self._reopens = False
         self._is_closing = False
         self._reported = 0
@@ -83,7 +84,7 @@ class LogWriter:
 
     def _run(self) -> None:
         while True:
-            awaited, self._awaited = self._awaited, []
+            awaited = [self._awaited.popleft() for _ in range(len(self._awaited))]
             is_last = self._is_closing
             lines = self._ring.take()
             self._hurry.clear()
