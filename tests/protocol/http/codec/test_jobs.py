@@ -112,7 +112,7 @@ def test_a_list_with_numbers_that_json_has_no_word_for() -> None:
         b'{"requests": [1], "timeout": 1e400}',
         b'{"requests": [' + b"1," * MAX_ITEMS + b"1]}",
         b'{"requests": [' + b"NaN," * MAX_ITEMS + b"1]}",
-        b'{"requests": [' + b"[" * 100_000 + b"]" * 100_000 + b"]}",
+        b'{"requests": [' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"]}",
         b'{"requests": [{"custom_id": "\\ud800"}]}',
     ],
 )
