@@ -50,7 +50,7 @@ class RequestWriter:
     def __init__(self, segment: WrittenSegment) -> None:
         self.segment = segment
         self._burst = Burst()
-        self._templates: SentTemplates[tuple[object, str, int]] = SentTemplates()
+        self._templates: SentTemplates[tuple[object, str, int, int, int]] = SentTemplates()
         self._run: Template | None = None  # of the last record, if that is a run
         self._count_at = 0
 
@@ -115,7 +115,12 @@ class RequestWriter:
         self._run = None
 
     def _template(self, request: InferenceRequest) -> Template:
-        key = None if request.template is None else (request.template, request.model_name, request.model_version)
+        key = None
+        if request.template is not None:  # which says nothing of priority and timeout
+            key = (
+                *(request.template, request.model_name, request.model_version),
+                *(request.priority, request.timeout_microseconds),
+            )
         if key is not None and (found := self._templates.find(key)) is not None:
             return found
         template = self._templates.made(request_text(request), key)
