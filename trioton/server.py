@@ -481,6 +481,7 @@ class Server:
                 with self._listening(word):
                     await processes.open(word, address)
                 found[word] = processes.relayed(word)
+        self.core.models_changed = processes.models_changed
         nursery.start_soon(self._run_edge_processes, processes)
         return found
 

@@ -247,3 +247,35 @@ def asked(server: ServerProcess, context: ssl.SSLContext) -> int:
 def address_of(server: ServerProcess) -> tuple[str, int]:
     host, _, port = server.addresses["http"].rpartition(":")
     return host, int(port)
+
+
+def test_a_change_of_a_model_is_seen_at_once(models: Path) -> None:
+    """A raw request says nothing of its datatype: the edge takes it from what it keeps of the model."""
+    flags = (f"--edge-processes={EDGES}", "--model-control-mode=explicit", "--load-model=echo")
+    with ServerProcess(*flags, repository=models) as server, ExitStack() as stack:
+        clients = connected(server, 4, stack)
+
+        def ask(path: str, body: bytes, client: http.client.HTTPConnection, **headers: str) -> tuple[int, bytes]:
+            client.request("POST", path, body, headers)
+            response = client.getresponse()
+            return response.status, response.read()
+
+        def answers() -> list[tuple[int, bytes]]:
+            raw = {"inference-header-content-length": "0"}
+            return [ask("/v2/models/echo/infer", bytes(8), each, **raw) for each in clients]
+
+        def change(what: str, **parameters: str) -> None:
+            body = json.dumps({"parameters": parameters}).encode()
+            assert ask(f"/v2/repository/models/echo/{what}", body, clients[0])[0] == 200
+
+        for datatype, size in ("FP32", 2), ("INT64", 1), ("INT8", 8):
+            tensor = {"data_type": f"TYPE_{datatype}", "dims": [-1]}
+            config = {"backend": "python", "input": [{"name": "IN", **tensor}], "output": [{"name": "OUT", **tensor}]}
+            change("load", config=json.dumps(config))
+            for status, answer in answers():
+                assert status == 200
+                assert f'"datatype":"{datatype}","shape":[{size}]'.encode() in answer
+        change("unload")
+        assert [(status, b"'echo'" in answer) for status, answer in answers()] == [(404, True)] * 4
+        change("load")
+        assert [status for status, _ in answers()] == [200] * 4

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import trio
 
 from protocol.core import InferenceCore
+from protocol.edge_link.generation import Generation
 from protocol.edge_link.link_server import LinkServer
 from protocol.failures import CallbackFailures
 from protocol.reactor.arrivals import HandedOver
@@ -53,7 +54,8 @@ START_SECONDS = 120.0
 @dataclass(frozen=True, slots=True)
 class EdgeContext:
     """What all edge processes share. `relayed` are the core's own edges by their words, `changed` is told when there is
-    an edge that may take connections. `is_traced` says whether requests may have to be traced."""
+    an edge that may take connections. `is_traced` says whether requests may have to be traced; `generation` is moved
+    whenever what edges keep of the models may be wrong."""
 
     start: Callable[[int], EdgeStart]
     relayed: Mapping[str, HandedOver]
@@ -61,6 +63,7 @@ class EdgeContext:
     core: InferenceCore
     failures: CallbackFailures
     is_traced: Callable[[], bool]
+    generation: Generation
 
 
 class EdgeProcess:
@@ -91,7 +94,8 @@ class EdgeProcess:
         with its, its_link:
             self._channel = Channel(own, ToCore)
             self._process = process = self._spawn(its, its_link)
-        served = LinkServer(context.core, link, failures=context.failures, name=f"edge {self._number}")
+        name = f"edge {self._number}"
+        served = LinkServer(context.core, link, generation=context.generation, failures=context.failures, name=name)
         self.tell_traced()
         try:
             with suppress(ChannelLost):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -12,6 +13,7 @@ import trio
 
 from actors.model.backoff import RestartBackoff
 from protocol.core import InferenceCore
+from protocol.edge_link.generation import Generation
 from protocol.failures import CallbackFailures
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
@@ -83,6 +85,7 @@ class EdgeProcesses:
         self._services: dict[str, _Service] = {}
         self._edges = [_Edge(number, EdgeFigures(limits, failures)) for number in range(1, settings.edge_processes + 1)]
         self._changed = WaitingTasks()
+        self._generation: Generation | None = None  # while it runs
         self._handed = 0
         self._is_stopping = False
         self._failure: EdgeStartError | None = None
@@ -92,6 +95,11 @@ class EdgeProcesses:
     @property
     def count(self) -> int:
         return len(self._edges)
+
+    def models_changed(self) -> None:
+        """What edge processes keep of the models may be wrong from now on."""
+        if self._generation is not None:
+            self._generation.bump()
 
     def readings(self) -> list[EdgeReading]:
         """For the metrics."""
@@ -135,13 +143,23 @@ class EdgeProcesses:
     async def run(self, leaving: trio.Event, stop: trio.Event) -> None:
         """Serve until `stop` is set, and everything is answered. Clients are sent away from `leaving` on. Cancelled,
         the processes are killed."""
-        with self._running:
-            await self._run(leaving, stop)
+        with self._running, closing(Generation()) as generation:
+            self._generation = generation
+            try:
+                await self._run(leaving, stop, generation)
+            finally:
+                self._generation = None
 
-    async def _run(self, leaving: trio.Event, stop: trio.Event) -> None:
+    async def _run(self, leaving: trio.Event, stop: trio.Event, generation: Generation) -> None:
         relayed = {word: each.relayed for word, each in self._services.items()}
         context = EdgeContext(
-            self._start_of, relayed, self._changed, self._core, self._failures, lambda: self._tracer.is_sampling
+            self._start_of,
+            relayed,
+            self._changed,
+            self._core,
+            self._failures,
+            lambda: self._tracer.is_sampling,
+            generation,
         )
         accepting = trio.Event()
         async with trio.open_nursery() as nursery:

@@ -14,7 +14,9 @@ from protocol.failures import CallbackFailures
 from protocol.grpc.relay.server import serve_relayed
 from protocol.grpc.settings import ALPN_PROTOCOL as GRPC_ALPN_PROTOCOL
 from protocol.http.connections import ALPN_PROTOCOLS, serve_app
+from protocol.http.exchange import App
 from protocol.http.relay.app import RelayApp
+from protocol.http.relay.linked import LinkedApp
 from protocol.http.relay.upstream import Upstreams
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
@@ -80,8 +82,11 @@ async def _serve_http(
     settings = start.http
     upstreams = Upstreams(partial(serving.open_upstream, word))
     on_limit = partial(serving.limits.count, "http")
-    app = RelayApp(upstreams, serving.memory, on_limit, settings.body_timeout, settings.linger)
-    direct = LinkedInference.of(serving.linked, settings) if word in start.linked else None
+    relay = RelayApp(upstreams, serving.memory, on_limit, settings.body_timeout, settings.linger)
+    app: App = relay
+    direct: LinkedInference | None = None
+    if word in start.linked:
+        app, direct = LinkedApp(serving.linked, settings, relay), LinkedInference.of(serving.linked, settings)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(upstreams.run)
         await serve_app(

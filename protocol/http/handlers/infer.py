@@ -38,15 +38,27 @@ def decoupled() -> Unsupported:
 
 async def infer(request: HttpRequest) -> Reply:
     """Run an inference request. Cancelled when the client leaves, and `InferenceCore.infer` with it."""
-    header_length = parse_header_length(request.headers.get(HEADER_LENGTH), len(request.body))
-    return await infer_body(request, header_length)
+    return await answer(request, await read(request))
 
 
 async def infer_body(request: HttpRequest, header_length: int | None) -> Reply:
     """As `infer`; `header_length` is that of the body's JSON, or None where all of it is."""
+    return await answer(request, await _read(request, header_length))
+
+
+async def read(request: HttpRequest) -> DecodedRequest:
+    """What the body asks for; with `answer` this is `infer`."""
+    return await _read(request, parse_header_length(request.headers.get(HEADER_LENGTH), len(request.body)))
+
+
+async def _read(request: HttpRequest, header_length: int | None) -> DecodedRequest:
     body, name, version = request.body, request.model_name, request.model_version
     known = request.templates.find(body, header_length, model_name=name, model_version=version)
-    decoded = known or await _decode(request, header_length)
+    return known or await _decode(request, header_length)
+
+
+async def answer(request: HttpRequest, decoded: DecodedRequest) -> Reply:
+    """Run what was read."""
     inference = request.inference = decoded.request
     inference.trace = request.trace
     inference.origin = request.origin
@@ -62,7 +74,7 @@ async def infer_body(request: HttpRequest, header_length: int | None) -> Reply:
     except Decoupled:
         raise decoupled() from None
     reply = await encode(response, decoded.encoding, request.headers.get(b"accept-encoding"))
-    if more := load_report_headers(request.headers, request.services.load_report, name):
+    if more := load_report_headers(request.headers, request.services.load_report, request.model_name):
         reply.headers = (*reply.headers, *more)
     return reply
 

@@ -65,10 +65,34 @@ class RelayApp:
         except NoResponse as error:
             logger.debug("a request was not answered by the core: %s", error)
             if not exchange.has_started:  # else the client sees that the response was cut off
-                await self._refuse(exchange, Unavailable("the server has not answered: the request was cut off"))
+                await self._refuse(exchange, _not_answered())
         except ServerError as error:
             if not exchange.has_started:
                 await self._refuse(exchange, error)
+        finally:
+            if upstream is not None:
+                self.upstreams.give_back(upstream)
+
+    async def reply_to(self, exchange: Exchange, body: Buffer) -> Reply:
+        """The core's reply to a request whose body was read here, and decoded.
+
+        Raises:
+            ServerError: there is none, or no memory for it.
+        """
+        upstream: Upstream | None = None
+        try:
+            upstream = await self.upstreams.take(exchange.peer)
+            upstream.begin(exchange.method)
+            await upstream.send((request_head(exchange, b"content-length: %d\r\n" % len(body), is_decoded=True), body))
+            head = await upstream.response()
+            while head is None:
+                head = await upstream.response()
+            with RequestShare(self.memory, partial(self.on_limit, LIMIT_NAME)) as share:
+                share.take(head.length or 0)
+                return await self._whole_reply(exchange, upstream, head)
+        except NoResponse as error:
+            logger.debug("a request was not answered by the core: %s", error)
+            raise _not_answered() from None
         finally:
             if upstream is not None:
                 self.upstreams.give_back(upstream)
@@ -219,6 +243,10 @@ def _check_length(length: int, body: BodyStream) -> None:
     """The core would wait for what its client does not send."""
     if length not in (_NO_LENGTH, body.received):
         raise ClientGone
+
+
+def _not_answered() -> Unavailable:
+    return Unavailable("the server has not answered: the request was cut off")
 
 
 def _never(size: int, limit: int) -> ServerError:

@@ -16,8 +16,11 @@ _HOP_BY_HOP = frozenset(
 _EXPECTS = b"expect: 100-continue\r\n"
 
 
-def request_head(exchange: Exchange, framing: bytes, *, expects_continue: bool) -> bytes:
-    """`framing` is the header that says how long the body is, with its line end, or nothing.
+def request_head(
+    exchange: Exchange, framing: bytes, *, expects_continue: bool = False, is_decoded: bool = False
+) -> bytes:
+    """`framing` is the header that says how long the body is, with its line end, or nothing; the body `is_decoded`
+    where it is not in the coding any more that the client has sent it in.
 
     Raises:
         InvalidArgument: HTTP/2 can carry it, and HTTP/1 cannot.
@@ -28,7 +31,7 @@ def request_head(exchange: Exchange, framing: bytes, *, expects_continue: bool) 
     count = 1
     for name, value in exchange.sent_headers:
         lower = name.lower()
-        if lower in _HOP_BY_HOP:
+        if lower in _HOP_BY_HOP or (is_decoded and lower == b"content-encoding"):
             continue
         has_host = has_host or lower == b"host"
         lines += (name, b": ", value, b"\r\n")

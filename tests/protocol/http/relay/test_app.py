@@ -1,0 +1,124 @@
+"""The relaying application between a client and the core's edge, and its connections to that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from protocol.http.relay.upstream import Upstreams
+from tests.protocol.http.fake_core import FakeCore
+from tests.protocol.http.fake_services import make_services
+from tests.protocol.http.relay.conftest import Relays
+
+BODY = {"inputs": [{"name": "IN", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
+
+
+async def in_pieces(data: bytes, size: int = 7) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
+
+async def test_a_client_has_one_connection_and_keeps_it(relays: Relays) -> None:
+    edge = await relays()
+    async with httpx.AsyncClient(base_url=edge.url) as client:
+        for _ in range(3):
+            answer = await client.post("/v2/models/echo/infer", json=BODY, headers={"x-request-id": "mine"})
+            assert (answer.status_code, answer.headers["x-request-id"]) == (200, "mine")
+            assert answer.json()["outputs"][0]["data"] == [1, 2, 3, 4]
+        ready = await client.head("/v2")
+        assert (ready.status_code, ready.content) == (200, b"")
+        assert int(ready.headers["content-length"]) > 0
+    async with httpx.AsyncClient(base_url=edge.url) as other:
+        assert (await other.get("/v2/models/nope")).status_code == 404
+    assert len(edge.clients) == 2
+    assert len({*edge.clients}) == 2
+
+
+async def test_bodies_in_chunks_arrive_whole(relays: Relays) -> None:
+    edge = await relays()
+    async with httpx.AsyncClient(base_url=edge.url) as client:
+        answer = await client.post("/v2/models/echo/infer", content=in_pieces(json.dumps(BODY).encode()))
+        assert answer.json()["outputs"][0]["data"] == [1, 2, 3, 4]
+    (request,) = edge.core.core.requests
+    assert request.model_name == "echo"
+
+
+async def test_streams_come_as_they_are_made(relays: Relays) -> None:
+    edge = await relays()
+    async with httpx.AsyncClient(base_url=edge.url) as client:
+        answer = await client.post("/v2/models/many/generate_stream", json={"IN": [1, 2, 3, 4]})
+    assert (answer.status_code, answer.text.count("data: ")) == (200, 3)
+
+
+async def test_a_client_that_leaves_is_given_up_behind_it(relays: Relays) -> None:
+    core = FakeCore()
+    edge = await relays(make_services(core))
+    async with httpx.AsyncClient(base_url=edge.url) as client:
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lambda: client.post("/v2/models/wait/infer", json=BODY))
+                await core.started.wait()
+                nursery.cancel_scope.cancel()
+            await core.cancelled.wait()
+    assert edge.upstreams.idle_count == 0
+
+
+async def test_an_edge_of_the_core_that_is_gone(relays: Relays) -> None:
+    edge = await relays()
+    edge.core.scope.cancel()
+    await edge.core.ended.wait()
+    async with httpx.AsyncClient(base_url=edge.url) as client:
+        answer = await client.get("/v2")
+        assert (answer.status_code, answer.json()["error"]) == (
+            503,
+            "the server has not answered: the request was cut off",
+        )
+    assert edge.upstreams.idle_count == 0
+
+
+async def test_an_answer_that_there_is_no_memory_for(relays: Relays) -> None:
+    edge = await relays(memory=10)
+    async with httpx.AsyncClient(base_url=edge.url) as client:
+        answer = await client.get("/v2")
+    assert answer.status_code == 413
+    assert edge.refused == ["max_request_memory"]
+
+
+async def test_connections_that_are_not_used_are_closed(autojump_clock: trio.testing.MockClock) -> None:
+    ends: list[trio.SocketStream] = []
+
+    async def open_one(client: str) -> trio.SocketStream:
+        own, its = trio.socket.socketpair()
+        ends.append(trio.SocketStream(its))
+        return trio.SocketStream(own)
+
+    upstreams = Upstreams(open_one)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(upstreams.run)
+        first, second = await upstreams.take("a"), await upstreams.take("a")
+        for each, end in zip((first, second), ends, strict=True):
+            each.begin("GET")
+            await end.send_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            assert await each.response() is not None
+            upstreams.give_back(each)
+        assert upstreams.idle_count == 2
+        other = await upstreams.take("b")
+        assert other not in (first, second)
+        assert await upstreams.take("a") is second, "the last one is the least likely to be closed"
+        await wait_all_tasks_blocked()
+        await trio.sleep(20)
+        assert upstreams.idle_count == 0
+        assert await ends[0].receive_some() == b""
+        second.begin("GET")
+        upstreams.give_back(second)  # not answered
+        assert upstreams.idle_count == 0
+        other.close()
+        nursery.cancel_scope.cancel()
+    for end in ends:
+        await end.aclose()
+
+

@@ -1,0 +1,147 @@
+"""Inference of an edge that has a link: what it runs itself, and what it has the core's edge answer."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from protocol.http.settings import HttpSettings
+from protocol.limits.request_memory import RequestMemory
+from tests.protocol.http.fake_core import FakeCore
+from tests.protocol.http.fake_services import FakeTraceControl, make_services
+from tests.protocol.http.relay.conftest import Relayed, Relays
+from tests.protocol.http.relay.test_app import in_pieces
+
+INFER = "/v2/models/echo/infer"
+
+
+def body(rows: int = 1, **more: Any) -> bytes:
+    tensor = {"name": "IN", "shape": [rows, 4], "datatype": "FP32", "data": [1, 2, 3, 4] * rows}
+    return json.dumps({"inputs": [tensor], **more}).encode()
+
+
+def output_with(**parameters: Any) -> bytes:
+    return body(outputs=[{"name": "OUT_IN", "parameters": parameters}])
+
+
+@pytest.fixture
+async def linked(nursery: trio.Nursery) -> FakeCore:
+    """The core as the link shows it."""
+    return FakeCore(tasks=nursery, class_labels=("cat", "dog"))
+
+
+@pytest.fixture
+async def edge(relays: Relays, linked: FakeCore) -> Relayed:
+    services = make_services(linked, allow_shared_memory=False)
+    return await relays(linked=services, settings=HttpSettings(max_input_size=1 << 20))
+
+
+@pytest.mark.parametrize("kind", ["plain", "long", "gzip", "chunked", "binary", "classes"])
+async def test_inference_is_run_here(edge: Relayed, linked: FakeCore, kind: str) -> None:
+    rows, headers = 1, {"accept-encoding": "identity"}
+    content: Any = body()
+    if kind == "long":
+        rows, content = 20_000, body(20_000)
+        assert 1 << 17 < len(content) < 1 << 20
+    elif kind == "gzip":
+        content = gzip.compress(content)
+        headers["content-encoding"] = "gzip"
+    elif kind == "chunked":
+        content = in_pieces(content)
+    elif kind == "binary":
+        content = bytes(16)
+        headers["inference-header-content-length"] = "0"
+    elif kind == "classes":
+        content = output_with(classification=1)
+    async with httpx.AsyncClient(base_url=edge.url) as client:
+        answer = await client.post(INFER, content=content, headers=headers)
+    assert answer.status_code == 200
+    if kind == "classes":
+        assert answer.json()["outputs"][0]["data"] == ["4.000000:3"]
+    elif kind != "binary":
+        assert answer.json()["outputs"][0]["data"] == [1, 2, 3, 4] * rows
+    assert (len(linked.requests), edge.clients) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "status", "text"),
+    [
+        (b"{", {}, 400, "failed to parse the request JSON buffer"),
+        (gzip.compress(bytes(2 << 20)), {"content-encoding": "gzip"}, 413, "Decompressed data size exceeds"),
+        (b"no gzip", {"content-encoding": "gzip"}, 400, ""),
+        (bytes(2 << 20), {}, 413, "exceeds the maximum allowed"),
+    ],
+)
+async def test_what_is_wrong_is_refused_here(
+    edge: Relayed, linked: FakeCore, content: bytes, headers: dict[str, str], status: int, text: str
+) -> None:
+    async with httpx.AsyncClient(base_url=edge.url) as client:
+        answer = await client.post(INFER, content=content, headers=headers)
+    assert answer.status_code == status
+    assert text in answer.json()["error"]
+    assert (linked.requests, edge.clients) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "headers"),
+    [
+        ("/v2/repository/index", b"{}", {}),
+        (INFER, body(), {"prefer": "respond-async"}),
+        (INFER, body(), {"endpoint-load-metrics-format": "text"}),
+        ("/v2/models/echo/generate", b'{"IN": [1, 2, 3, 4]}', {}),
+        ("/v2/models/echo/versions/x/infer", body(), {}),
+    ],
+)
+async def test_all_else_is_relayed_by_its_head(
+    edge: Relayed, linked: FakeCore, path: str, content: bytes, headers: dict[str, str]
+) -> None:
+    async with httpx.AsyncClient(base_url=edge.url) as client:
+        await client.post(path, content=content, headers=headers)
+    assert (linked.requests, len(edge.clients)) == ([], 1)
+
+
+async def test_other_methods_are_refused_by_the_core(edge: Relayed) -> None:
+    async with httpx.AsyncClient(base_url=edge.url) as client:
+        answer = await client.get(INFER)
+    assert (answer.status_code, answer.headers["allow"], len(edge.clients)) == (405, "POST", 1)
+
+
+@pytest.mark.parametrize("coding", ["identity", "gzip"])
+async def test_regions_of_shared_memory_are_the_cores(edge: Relayed, linked: FakeCore, coding: str) -> None:
+    content = output_with(shared_memory_region="there", shared_memory_byte_size=16)
+    headers = {"x-request-id": "mine"}
+    if coding == "gzip":
+        content = gzip.compress(content)
+        headers["content-encoding"] = "gzip"
+    async with httpx.AsyncClient(base_url=edge.url) as client:
+        answer = await client.post(INFER, content=content, headers=headers)
+    assert (answer.status_code, answer.json()) == (
+        404,
+        {"error": "Unable to find shared memory region: 'there'", "request_id": "mine"},
+    )
+    assert answer.headers["x-request-id"] == "mine"
+    assert (linked.requests, len(edge.clients)) == ([], 1)
+
+
+async def test_a_body_that_is_large_for_this_edge_is_relayed_as_it_comes(relays: Relays, linked: FakeCore) -> None:
+    services = replace(make_services(linked), memory=RequestMemory(4000))
+    edge = await relays(linked=services)
+    async with httpx.AsyncClient(base_url=edge.url) as client:
+        small = await client.post(INFER, content=body(10))
+        assert (small.status_code, len(edge.clients)) == (200, 0)
+        large = await client.post(INFER, content=body(100), headers={"accept-encoding": "identity"})
+    assert (large.status_code, len(edge.clients)) == (200, 1)
+    assert len(linked.requests) == 1
+
+
+async def test_traced_requests_are_relayed(relays: Relays, linked: FakeCore) -> None:
+    edge = await relays(linked=make_services(linked, trace=FakeTraceControl(is_on=True)))
+    async with httpx.AsyncClient(base_url=edge.url) as client:
+        assert (await client.post(INFER, content=body())).status_code == 200
+    assert (linked.requests, len(edge.clients)) == ([], 1)
