@@ -123,6 +123,8 @@ class DirectRequest(PendingReply, kw_only=True):
 
     def tags(self, own_id: str) -> RequestTags:
         """Implements `protocol.origin.Origin`."""
+        if own_id and not self.request_id:  # it may be asked while it is submitted
+            self.request_id = self.ids.of(self.head.client, own_id)
         return call_tags(self.name(), self.head.client, self.head.key_name())
 
     charge: Charge | None = None

@@ -56,7 +56,7 @@ FLAGS = {"edges": ("--edge-processes=2",)}
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     drivers = DRIVERS.get(metafunc.module.__name__.rpartition(".")[2])
     if drivers is not None and "server" in metafunc.fixturenames:
-        metafunc.parametrize("server", drivers, indirect=True, scope="session")
+        metafunc.parametrize("server", drivers, indirect=True)
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ import pytest
 import trustme
 from onnx import TensorProto, helper
 
+from tests.e2e.conftest import FLAGS
 from tests.e2e.repository import add_add_sub, save
 from tests.e2e.server_process import TIMEOUT_SECONDS, ServerProcess
 
@@ -94,8 +95,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(models: Path) -> Iterator[ServerProcess]:
+def server(models: Path, request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
     flags = (
+        *FLAGS.get(request.param, ()),
         "--model-control-mode=explicit",
         "--load-model=*",
         "--allow-client-shm=true",

@@ -87,6 +87,8 @@ class DirectCall(PendingReply, kw_only=True):
 
     def tags(self, own_id: str) -> RequestTags:
         """Implements `protocol.origin.Origin`. There are no keys where calls take no task."""
+        if own_id and not self.request_id:  # it may be asked while it is submitted
+            self.request_id = self.ids.of(self.head.client, own_id)
         return call_tags(self.name(), self.head.client, "")
 
     def deliver(self) -> None:

@@ -120,5 +120,3 @@ async def test_connections_that_are_not_used_are_closed(autojump_clock: trio.tes
         nursery.cancel_scope.cancel()
     for end in ends:
         await end.aclose()
-
-
