@@ -132,7 +132,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "metrics": "connections errors exchange metrics_page reply settings",
         "server": "app connections direct_infer routes settings",
         "cloud": "app codec connections errors exchange handlers reply routes settings wrapped",
-        "relay": "body errors exchange head reply",
+        "relay": "app body charges errors exchange handlers head reply routes settings",
     },
     "protocol.grpc": {
         "settings": "",
