@@ -115,10 +115,10 @@ async def _infer(services: EdgeServices, templates: RequestTemplates, stream: St
     origin.name(read.names.id)
     trace = measured(stream.record, call.trace(read.model_name, waiting, read_ns))
     if trace is None:
-        await stream.send_message(await _answer(services, call.decode(read, data, None, origin), charge))
+        await stream.send_message(await answer(services, call.decode(read, data, None, origin), charge))
         return
     try:
-        response = await _answer(services, call.decode(read, data, trace, origin), charge)
+        response = await answer(services, call.decode(read, data, trace, origin), charge)
         await send_traced(stream, response, trace)
     finally:
         trace.end()
@@ -141,7 +141,12 @@ def describe(read: ReadRequest | None, read_ns: int, origin: Origin) -> FailedRe
     return FailedRequest(*names, seconds, of_call(origin, names.id))
 
 
-async def _answer(services: EdgeServices, decoded: DecodedRequest, charge: Charge | None) -> Message:
+async def answer(services: EdgeServices, decoded: DecodedRequest, charge: Charge | None = None) -> Message:
+    """The response message of a request.
+
+    Raises:
+        ServerError: whatever goes wrong.
+    """
     request, placement = decoded.request, decoded.placement
     request.charge = charge
     core = services.core

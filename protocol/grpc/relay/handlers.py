@@ -25,19 +25,21 @@ _LARGEST_MESSAGE = 2**32
 
 
 class EveryMethod(Mapping[str, Handler]):
-    """One handler for every method; which there are is the core's to know."""
+    """One handler for every method, but for those that have their `own`; which others there are is the core's to
+    know."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, own: Mapping[str, Handler] | None = None) -> None:
         self._handler = handler
+        self._own = own or {}
 
     def __getitem__(self, method: str) -> Handler:
-        return self._handler
+        return self._own.get(method, self._handler)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(())
+        return iter(self._own)
 
     def __len__(self) -> int:
-        return 0
+        return len(self._own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,13 @@ class Relay:
 
     async def handle(self, stream: Stream) -> None:
         """Relay one call; its deadline is kept by the core, which logs what becomes of it."""
+        await self._relay(stream, None)
+
+    async def relay_message(self, stream: Stream, message: memoryview) -> None:
+        """As `handle`, for a unary call whose message was read."""
+        await self._relay(stream, message)
+
+    async def _relay(self, stream: Stream, message: memoryview | None) -> None:
         stream.deadline = math.inf
         if stream.scope is not None:
             stream.scope.deadline = math.inf
@@ -63,17 +72,18 @@ class Relay:
         except UpstreamLost:
             raise Unavailable(_LOST) from None
         try:
-            await _Exchange(stream, call).run()
+            await _Exchange(stream, call, message).run()
         finally:
             call.close()
 
 
 class _Exchange:
-    """Both directions of one call."""
+    """Both directions of one call. Its one `message` is there, or all are read."""
 
-    def __init__(self, stream: Stream, call: UpstreamCall) -> None:
+    def __init__(self, stream: Stream, call: UpstreamCall, message: memoryview | None) -> None:
         self._stream = stream
         self._call = call
+        self._message = message
         self._failure: Exception | None = None
 
     async def run(self) -> None:
@@ -91,8 +101,11 @@ class _Exchange:
 
     async def _send_requests(self, scope: trio.CancelScope) -> None:
         try:
-            while (message := await self._stream.recv_message()) is not None:
-                await self._call.send(frame([message]))
+            if self._message is not None:
+                await self._call.send(frame([self._message]))
+            else:
+                while (message := await self._stream.recv_message()) is not None:
+                    await self._call.send(frame([message]))
             self._call.end()
         except UpstreamLost:
             return  # the other task sees it

@@ -9,6 +9,7 @@ from protocol.grpc.codec.request_templates import RequestTemplates
 from protocol.grpc.connection.calls import Shared
 from protocol.grpc.inference.direct_infer import DirectInfer
 from protocol.grpc.relay.handlers import EveryMethod, Relay
+from protocol.grpc.relay.linked import LinkedInference
 from protocol.grpc.relay.upstream import Open, Upstreams
 from protocol.grpc.server import serve_calls
 from protocol.grpc.settings import GrpcSettings
@@ -36,17 +37,19 @@ async def serve_relayed(
     linked: EdgeServices | None = None,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """As `serve_grpc`, with the core's edge behind `open_upstream` to answer the calls; plain inference is answered by
-    `linked`, if it is there."""
+    """As `serve_grpc`, with the core's edge behind `open_upstream` to answer the calls; inference is run by `linked`,
+    if it is there."""
     upstreams = Upstreams(open_upstream)
     replies = Replies(failures)
+    relay = Relay(upstreams, settings.compression_level)
+    templates = RequestTemplates()
     shared = Shared(
-        EveryMethod(Relay(upstreams, settings.compression_level).handler()),
+        EveryMethod(relay.handler(), {} if linked is None else LinkedInference(linked, templates, relay).handlers()),
         settings.limits,
         limits,
         memory,
         threads=trio.CapacityLimiter(settings.threads),
-        direct=None if linked is None else DirectInfer.of(linked, settings, RequestTemplates(), replies),
+        direct=None if linked is None else DirectInfer.of(linked, settings, templates, replies),
         flush=(lambda: None) if linked is None else linked.core.flush,
         poller=the_poller(),
         failures=failures,
