@@ -44,19 +44,29 @@ class Idle:
 
 def measure(peer: Peer, kind: Kind, count: int, folder: Path, certificate: Path | None) -> Idle:
     """Raises OSError, PeerError."""
-    context = None if certificate is None else client_context(certificate.with_suffix(".authority"), kind.protocol)
+    context = ready_context = None
     if certificate is not None:
+        authority = certificate.with_suffix(".authority")
+        context, ready_context = client_context(authority, kind.protocol), client_context(authority, "http/1.1")
         peer = over_tls(peer, kind, certificate)
     label = f"{peer.name}: {kind.name}{'' if context is None else ', TLS'}"
-    opened, _ = _grown(peer, kind, count, folder, context, asks=False)
-    asked, processor = _grown(peer, kind, count, folder, context, asks=True)
+    opened, _ = _grown(peer, kind, count, folder, context, ready_context, asks=False)
+    asked, processor = _grown(peer, kind, count, folder, context, ready_context, asks=True)
     return Idle(label, opened, asked, processor)
 
 
 def _grown(
-    peer: Peer, kind: Kind, count: int, folder: Path, context: ssl.SSLContext | None, *, asks: bool
+    peer: Peer,
+    kind: Kind,
+    count: int,
+    folder: Path,
+    context: ssl.SSLContext | None,
+    ready_context: ssl.SSLContext | None,
+    *,
+    asks: bool,
 ) -> tuple[float, float]:
-    server = Server(peer, folder / "log", context=context if kind.port == "http" else None)
+    # The one that asks whether it is ready speaks HTTP/1.1, whatever `kind` does.
+    server = Server(peer, folder / "log", context=ready_context if kind.port == "http" else None)
     server.start()
     try:
         assert server.process is not None

@@ -27,6 +27,8 @@ from protocol.quotas.usage import Usage
 from repository.stores.targets import FolderTarget
 from tests.trioton.test_gpus import Driver
 from trioton.gpus import Gpus
+from trioton.loop_lag import LoopLag
+from trioton.metrics.edges import EdgeReading
 from trioton.metrics.metrics import Metrics
 
 BUDGET = ResidenceSnapshot(2, 1, 0, {"m": 1}, {}, {})
@@ -77,6 +79,7 @@ async def test_the_page_has_every_metric(nursery: trio.Nursery) -> None:
         connections=connections,
         jobs=lambda: RunnerFigures(store=StoreFigures(dict.fromkeys(JobState, 0), 0.0, 0), webhooks=WebhookFigures()),
         capture=Capture(CaptureSettings(), CaptureWriter(CaptureSettings(), FolderTarget(PAGE.parent))),
+        edges=lambda: [EdgeReading(1, 0, 0, LoopLag().snapshot())],
     )
     with connections.of("http", Open):
         shown = [series.family for source in metrics.sources for series in source()]
