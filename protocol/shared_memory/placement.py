@@ -49,6 +49,10 @@ class Placement:
     outputs: Mapping[str, MemoryReference] = field(default_factory=dict)
     classes: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def uses_regions(self) -> bool:
+        return bool(self.inputs or self.outputs)
+
 
 @dataclass(frozen=True, slots=True)
 class _Classes:

@@ -8,9 +8,10 @@ from protocol.grpc.status import code_of
 from protocol.log.failure_log import FailedRequest, FailureLog
 
 MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
+MODEL_STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
 _INFERENCE = {
     MODEL_INFER: "gRPC ModelInfer",
-    "/inference.GRPCInferenceService/ModelStreamInfer": "gRPC ModelStreamInfer",
+    MODEL_STREAM_INFER: "gRPC ModelStreamInfer",
 }
 
 

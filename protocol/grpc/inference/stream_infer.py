@@ -11,7 +11,9 @@ Triton's gRPC streaming extension.
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TypeAlias
 
 import trio
 from grpclib.exceptions import StreamTerminatedError
@@ -48,6 +50,9 @@ from protocol.shared_memory.lease import Lease
 from protocol.shared_memory.placement import PlacedRequest
 from protocol.sync.wakeup import Wakeup
 
+# Has the request in a message answered by another edge, whose response messages it passes on.
+Elsewhere: TypeAlias = Callable[[memoryview, Callable[[Message], Awaitable[None]]], Awaitable[None]]
+
 
 class _Request(PendingReply, kw_only=True):
     """A request that was read.
@@ -57,7 +62,7 @@ class _Request(PendingReply, kw_only=True):
     its response counts for while that waits. `submitted` is there while no task runs it and `reply` has not been taken.
     `response` is what a model gave that gives one, `ending` the error that ends the stream in its place. `read_ns` is
     when it was read, in nanoseconds of `time.monotonic_ns`, if not by `submitted`. `record` is what is measured for the
-    access log, `error` what it is answered with.
+    access log, `error` what it is answered with. `message` is there if it is answered elsewhere.
     """
 
     stream: StreamInfer
@@ -80,10 +85,11 @@ class _Request(PendingReply, kw_only=True):
     bytes_out: int = 0
     response: Message = b""
     ending: Exception | None = None
+    message: memoryview | None = None
 
     def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
         """A request to a decoupled model is refused at once, and run by `infer_stream` instead."""
-        if isinstance(value, Decoupled):
+        if isinstance(value, Decoupled) and self.submitted is None:
             self.is_decoupled = True
         elif self.reply is None:
             self.reply = value
@@ -112,7 +118,11 @@ class _Request(PendingReply, kw_only=True):
 
 
 class StreamInfer:
-    """One ModelStreamInfer call. At most `max_in_flight` requests are read and not yet answered."""
+    """One ModelStreamInfer call. At most `max_in_flight` requests are read and not yet answered.
+
+    With `elsewhere` the core is that of another process, which does not refuse a decoupled model at once, so it is
+    asked before; and requests that are traced, or use clients' shared memory, are answered elsewhere.
+    """
 
     def __init__(
         self,
@@ -121,7 +131,9 @@ class StreamInfer:
         replies: Replies | None,
         stream: Stream,
         max_in_flight: int,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
+        self._elsewhere = elsewhere
         self._services = services
         self._core = services.core
         self._account = stream.account
@@ -254,13 +266,20 @@ class StreamInfer:
         read = request.read = self._templates.read(data)
         if self._stream.is_draining:
             raise Unavailable(SHUTTING_DOWN)
-        request.trace = self._call.trace(read.model_name, waiting_ns, request.read_ns)
+        is_elsewhere = self._elsewhere is not None and self._services.trace.is_sampling
+        request.trace = None if is_elsewhere else self._call.trace(read.model_name, waiting_ns, request.read_ns)
         request.decoded = self._call.decode(read, data, request.trace, self.origin)
         inference, placement = request.decoded.request, request.decoded.placement
         inference.response_memory = self._response_memory
         if self._account is not None:
             request.charge = inference.charge = await self._account.admit_when_known(read.model_name, len(data))
         inference.trace = measured(request.record, request.trace)
+        if self._elsewhere is not None:
+            request.is_decoupled = self._core.is_decoupled(inference.model_name, inference.model_version)
+            if is_elsewhere or (placement is not None and placement.uses_regions):
+                request.message = data
+                return
+            can_submit = can_submit and not request.is_decoupled
         if can_submit and placement is None and request.trace is None:
             request.submitted = self._core.submit(inference, request)
             if request.is_decoupled:
@@ -286,7 +305,7 @@ class StreamInfer:
             request.decoded = self._call.decode(request.read, data, None, self.origin)
         except Exception:  # the task that reads meets it again, and answers with it
             return False
-        if request.decoded.placement is not None:
+        if request.decoded.placement is not None or self._may_be_decoupled(request.decoded):
             return False
         self._note_begun(request, data)
         inference = request.decoded.request
@@ -307,6 +326,15 @@ class StreamInfer:
             self._note_refusal(request)
         self._answers.expect(request)
         return True
+
+    def _may_be_decoupled(self, decoded: DecodedRequest) -> bool:
+        """Where the core itself does not say so as soon as it is submitted."""
+        if self._elsewhere is None:
+            return False
+        try:
+            return self._core.is_decoupled(decoded.request.model_name, decoded.request.model_version)
+        except ServerError:  # the task that reads meets it again
+            return True
 
     def _note_refusal(self, request: _Request) -> None:
         """The core has answered a request at once. Where its model does not serve, no request was issued."""
@@ -375,6 +403,9 @@ class StreamInfer:
         try:
             if request.failure is not None:
                 raise request.failure
+            if request.message is not None:
+                request.response = await self._answer_elsewhere(request.message)
+                return
             assert request.decoded is not None
             response = await self._core.infer(request.decoded.request)
             if request.placed is not None:
@@ -414,6 +445,11 @@ class StreamInfer:
 
         try:
             try:
+                if request.message is not None:
+                    assert self._elsewhere is not None
+                    await self._elsewhere(request.message, partial(self._send, request))
+                    self._finish(request)
+                    return
                 was_told = await self._core.infer_stream(request.decoded.request, respond)
                 if not was_told and request.decoded.wants_empty_final:
                     await self._send(request, encode_empty_final(request.read.names))
@@ -427,6 +463,16 @@ class StreamInfer:
         except BaseException:
             request.close()
             raise
+
+    async def _answer_elsewhere(self, message: memoryview) -> Message:
+        assert self._elsewhere is not None
+        responses: list[Message] = []
+
+        async def keep(response: Message) -> None:
+            responses.append(response)
+
+        await self._elsewhere(message, keep)
+        return responses[-1]
 
     def _fail(self, request: _Request, error: Exception, submitted: Submitted | None = None) -> None:
         method = self._stream.method

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import trio
@@ -11,7 +11,7 @@ from grpclib.const import Cardinality, Handler
 from grpclib.exceptions import StreamTerminatedError
 
 from protocol.errors import ServerError, Unavailable
-from protocol.grpc.call.framing import MessageDeframer, frame
+from protocol.grpc.call.framing import Message, MessageDeframer, frame
 from protocol.grpc.call.headers import Header
 from protocol.grpc.call.stream import Stream
 from protocol.grpc.relay.upstream import UpstreamCall, UpstreamLost, Upstreams
@@ -60,15 +60,42 @@ class Relay:
         """As `handle`, for a unary call whose message was read."""
         await self._relay(stream, message)
 
+    async def answer(self, stream: Stream, message: memoryview, respond: Callable[[Message], Awaitable[None]]) -> None:
+        """Have one message of a stream answered, by a call of its own. There is a response at least.
+
+        Raises:
+            Unavailable: the core has not answered, or has ended the call by an error.
+        """
+        has_answered = False
+        try:
+            call = await self.upstreams.call(stream.peer, _headers(stream))
+        except UpstreamLost:
+            raise Unavailable(_LOST) from None
+        try:
+            await call.send(frame([message]))
+            call.end()
+            deframer = MessageDeframer(_LARGEST_MESSAGE)
+            while data := await call.receive():
+                deframer.feed(data)
+                while (found := deframer.next_frame()) is not None:
+                    has_answered = True
+                    await respond(bytes(found.payload))
+        except UpstreamLost:
+            raise Unavailable(_LOST) from None
+        finally:
+            call.close()
+        assert call.trailers is not None
+        if not has_answered or _value(call.trailers, b"grpc-status") != b"0":
+            raise Unavailable((_value(call.trailers, b"grpc-message") or b"").decode() or _LOST)
+
     async def _relay(self, stream: Stream, message: memoryview | None) -> None:
         stream.deadline = math.inf
         if stream.scope is not None:
             stream.scope.deadline = math.inf
         if self.compression_level and stream.method in _COMPRESSED:
             stream.compress_responses(self.compression_level)
-        headers = [(name, value) for name, value in stream.sent_headers if name not in _OWN]
         try:
-            call = await self.upstreams.call(stream.peer, headers)
+            call = await self.upstreams.call(stream.peer, _headers(stream))
         except UpstreamLost:
             raise Unavailable(_LOST) from None
         try:
@@ -124,6 +151,11 @@ class _Exchange:
         stream.trailers = [header for header in call.trailers if header[0] not in _NOT_TRAILERS]
         if (request_id := _value(call.trailers, b"x-request-id")) is not None:
             stream.origin.request_id = request_id
+
+
+def _headers(stream: Stream) -> list[Header]:
+    """As they go on."""
+    return [(name, value) for name, value in stream.sent_headers if name not in _OWN]
 
 
 def _value(headers: object, name: bytes) -> bytes | None:

@@ -43,8 +43,9 @@ async def serve_relayed(
     replies = Replies(failures)
     relay = Relay(upstreams, settings.compression_level)
     templates = RequestTemplates()
+    own = {} if linked is None else LinkedInference(linked, settings, templates, replies, relay).handlers()
     shared = Shared(
-        EveryMethod(relay.handler(), {} if linked is None else LinkedInference(linked, templates, relay).handlers()),
+        EveryMethod(relay.handler(), own),
         settings.limits,
         limits,
         memory,

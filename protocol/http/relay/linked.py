@@ -58,7 +58,7 @@ class LinkedApp:
     async def _infer(self, request: HttpRequest) -> Reply:
         decoded = await read(request)
         placement = decoded.placement
-        if placement is None or not (placement.inputs or placement.outputs):
+        if placement is None or not placement.uses_regions:
             return await answer(request, decoded)
         del decoded
         exchange = cast(Exchange, request.writer)  # there are no keys, so it is charged to nobody

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import grpc  # type: ignore[import-untyped]  # ships no types
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import trio
 from tritonclient.grpc import service_pb2
 
+from protocol.core import InferenceCore
 from protocol.failures import CallbackFailures
 from protocol.grpc.relay.server import serve_relayed
 from protocol.limits.counter import LimitCounter
@@ -20,6 +22,8 @@ from protocol.open_connections import OpenConnections
 from protocol.reactor.arrivals import Listening
 from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable
+from tests.protocol.edge_link.links import linked as link_to
+from tests.protocol.grpc.drivers import driver
 from tests.protocol.grpc.edge_services import FakeTraceControl, edge_services
 from tests.protocol.grpc.fakes import FakeCore
 from tests.protocol.grpc.served import LOCAL, SMALL, Served, serving, wire_request
@@ -37,9 +41,10 @@ class Relayed(Served):
 async def relaying(**parts: Any) -> AsyncIterator[Relayed]:
     """An edge with a link, whose services `edge_services` makes of `parts`, in front of another one."""
     linked = FakeCore()
-    services = edge_services(linked, shared_memory=SharedMemoryTable(allow_registration=False), **parts)
-    async with serving() as behind, trio.open_nursery() as nursery:
+    async with serving() as behind, trio.open_nursery() as nursery, link_to(cast(InferenceCore, linked)) as link:
         linked.tasks = nursery
+        services = edge_services(linked, shared_memory=SharedMemoryTable(allow_registration=False), **parts)
+        services = replace(services, core=cast(InferenceCore, link.core))
         host, _, port = behind.address.rpartition(":")
 
         async def open_one(client: str) -> trio.SocketStream:
@@ -57,7 +62,7 @@ async def relaying(**parts: Any) -> AsyncIterator[Relayed]:
 async def serve(services: EdgeServices, arrivals: Listening, open_one: Any) -> None:
     await serve_relayed(
         open_one,
-        replace(LOCAL),
+        replace(LOCAL, has_fast_path=driver.has_fast_path),
         arrivals,
         trio.Event(),
         limits=LimitCounter(),
@@ -90,13 +95,19 @@ async def test_errors_of_compressed_calls(model: str, code: grpc.StatusCode, tex
         assert edge.clients == []
 
 
-@pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip])
-async def test_regions_of_shared_memory_are_the_cores(compression: Any) -> None:
-    request = wire_request()
+def into_region(model: str = "echo", request_id: str = "") -> Any:
+    """A request whose output goes to a region that is not registered."""
+    request = wire_request(model, request_id)
     output = service_pb2.ModelInferRequest.InferRequestedOutputTensor(name="x")
     output.parameters["shared_memory_region"].string_param = "there"
     output.parameters["shared_memory_byte_size"].int64_param = SMALL.nbytes
     request.outputs.append(output)
+    return request
+
+
+@pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip])
+async def test_regions_of_shared_memory_are_the_cores(compression: Any) -> None:
+    request = into_region()
     async with relaying() as edge:
         with pytest.raises(grpc.RpcError, match="Unable to find shared memory region: 'there'") as failed:
             await edge.run_stub(
@@ -122,3 +133,101 @@ async def test_all_else_is_relayed() -> None:
         index = await edge.run_stub(lambda stub: stub.RepositoryIndex(service_pb2.RepositoryIndexRequest()))
         assert [each.name for each in index.models] == ["echo", "broken", "never loaded"]
         assert len(edge.clients) == 1
+
+
+def responding(times: int, model: str = "many", request_id: str = "", **parameters: str) -> Any:
+    request = wire_request(model, request_id)
+    request.parameters["responses"].int64_param = times
+    for name, value in parameters.items():
+        request.parameters[name].string_param = value
+    return request
+
+
+async def streamed(edge: Relayed, *requests: Any, metadata: tuple[tuple[str, str], ...] = ()) -> list[tuple[str, str]]:
+    """The ids and errors of the answers to a stream of requests."""
+    answers = await edge.run_stub(lambda stub: [*stub.ModelStreamInfer(iter(requests), metadata=metadata)])
+    return [(each.infer_response.id, each.error_message) for each in answers]
+
+
+async def test_a_stream_is_run_here() -> None:
+    async with relaying() as edge:
+        asked = [wire_request(request_id=str(number)) for number in range(20)]
+        assert await streamed(edge, *asked) == [(str(number), "") for number in range(20)]
+        (unknown,) = await streamed(edge, wire_request("unknown", "7"))
+        assert "unknown" in unknown[1]
+        assert (len(edge.behind.core.requests), edge.clients) == (0, [])
+
+
+async def test_models_that_answer_often_are_run_here() -> None:
+    async with relaying() as edge:
+        asked = responding(100, request_id="many"), responding(2, request_id="two", failure="no more")
+        answers = await streamed(edge, *asked)
+        assert answers.count(("many", "")) == 100
+        assert [each for each in answers if each[0] != "many"] == [("two", ""), ("two", ""), ("two", "no more")]
+        assert edge.clients == []
+
+
+async def test_a_client_that_leaves_its_stream_is_given_up() -> None:
+    def leave(stub: Any) -> None:
+        call = stub.ModelStreamInfer(iter((wire_request("forever", "a"), responding(2, "many_forever", "b"))))
+        assert next(call).infer_response.id == "b"
+        call.cancel()
+
+    async with relaying() as edge:
+        await edge.run_stub(leave)
+        while len(edge.core.cancelled) < 2:
+            await edge.core.cancellation.wait()
+            edge.core.cancellation = trio.Event()
+        assert sorted(edge.core.cancelled) == ["a", "b"]
+
+
+async def test_single_requests_of_a_stream_are_the_cores() -> None:
+    """Those with regions of shared memory; the order of answers stays."""
+    async with relaying() as edge:
+        asked = wire_request(request_id="1"), into_region(request_id="2"), wire_request(request_id="3")
+        answers = await streamed(edge, *asked)
+        assert [each[0] for each in answers] == ["1", "2", "3"]
+        assert [bool(each[1]) for each in answers] == [False, True, False]
+        assert "Unable to find shared memory region: 'there'" in answers[1][1]
+        assert len(edge.clients) == 1
+        (answer,) = await streamed(edge, into_region("many"))
+        assert "Unable to find shared memory region: 'there'" in answer[1]
+
+
+async def test_a_stream_that_is_traced_while_it_goes_on() -> None:
+    control = FakeTraceControl()
+    async with relaying(trace=control) as edge:
+
+        def ask(stub: Any) -> list[str]:
+            def requests() -> Iterator[Any]:
+                yield wire_request(request_id="1")
+                first.wait(60)
+                control.is_on = True
+                yield wire_request(request_id="2")
+                yield responding(2, request_id="3")
+
+            found = []
+            for answer in stub.ModelStreamInfer(requests()):
+                found.append(answer.infer_response.id)
+                first.set()
+            return found
+
+        first = threading.Event()
+        assert sorted(await edge.run_stub(ask)) == ["1", "2", "3", "3"]
+        assert (len(edge.core.requests), len(edge.behind.core.requests)) == (1, 2)
+
+
+async def test_a_stream_that_ends_by_an_error_is_the_cores() -> None:
+    async with relaying() as edge:
+        with pytest.raises(grpc.RpcError) as failed:
+            await streamed(edge, wire_request("unavailable"), metadata=(("triton_grpc_error", "true"),))
+        assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert len(edge.clients) == 1
+
+
+async def test_a_model_that_has_become_decoupled_is_answered_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core refuses what the edge took for a plain request, when it is on its way already."""
+    async with relaying() as edge:
+        assert await streamed(edge, wire_request(request_id="1")) == [("1", "")]
+        monkeypatch.setattr(FakeCore, "is_decoupled", lambda core, name, version=-1: True)
+        assert len(await streamed(edge, wire_request(request_id="2"))) == 1
