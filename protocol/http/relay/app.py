@@ -1,8 +1,8 @@
 """The application of a relaying edge: each request is answered by the core's edge, as it comes and as it goes.
 
 Bodies are streamed both ways: what a client sends slowly, or reads slowly, is waited for here and in the core alike. A
-response whose length is told is read whole before it is sent on, so that the core is done with it. Cancelled, for its
-client has gone, a request closes its connection to the core, which cancels it there.
+response whose length is told is read whole before it is sent on, where there is memory, so that the core is done with
+it. Cancelled, for its client has gone, a request closes its connection to the core, which cancels it there.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class RelayApp:
 
     async def _answer(self, exchange: Exchange, upstream: Upstream, head: ResponseHead) -> None:
         is_bodiless = exchange.method == "HEAD" or head.status in (204, 304)
-        if head.length is None and not is_bodiless:
+        if not is_bodiless and (head.length is None or head.length > self.memory.left):
             await self._stream(exchange, upstream, head)
             return
         with RequestShare(self.memory, partial(self.on_limit, LIMIT_NAME)) as share:

@@ -80,12 +80,15 @@ async def test_an_edge_of_the_core_that_is_gone(relays: Relays) -> None:
     assert edge.upstreams.idle_count == 0
 
 
-async def test_an_answer_that_there_is_no_memory_for(relays: Relays) -> None:
+async def test_an_answer_that_there_is_no_memory_for_is_passed_on_as_it_comes(relays: Relays) -> None:
     edge = await relays(memory=10)
     async with httpx.AsyncClient(base_url=edge.url) as client:
         answer = await client.get("/v2")
-    assert answer.status_code == 413
-    assert edge.refused == ["max_request_memory"]
+        assert (answer.status_code, answer.json()["name"]) == (200, "trioton")
+        assert "content-length" not in answer.headers
+        head = await client.head("/v2")
+        assert (head.status_code, head.headers["content-length"]) == (200, str(len(answer.content)))
+    assert (edge.refused, len(edge.clients)) == ([], 1)
 
 
 async def test_connections_that_are_not_used_are_closed(autojump_clock: trio.testing.MockClock) -> None:
