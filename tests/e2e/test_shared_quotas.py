@@ -16,6 +16,7 @@ import pytest
 
 from tests.actors.cache.redis_server import RedisServer, needs_redis_server
 from tests.e2e.server_process import ServerProcess, eventually
+from tests.e2e.test_batching import metric
 from tests.e2e.test_quotas import CONFIG, MODEL
 
 pytestmark = needs_redis_server
@@ -39,6 +40,8 @@ concurrent_requests = 4
 key = "the-key-of-alice"
 allow = ["inference", "metadata"]
 quota = "four"
+[anonymous]
+allow = ["metrics"]
 """
 BODY = {"inputs": [{"name": "FILE", "datatype": "BYTES", "shape": [1], "data": [""]}]}
 
@@ -192,8 +195,9 @@ def test_requests_at_once_are_those_of_both_also_when_one_is_killed(folder: Path
 
         assert eventually(lambda: has_all(one))
         runs.begin(one, 4)
-        # One for each instance; the others wait there.
+        # One for each instance; the others wait there, and count, too.
         assert eventually(lambda: len(list(tmp_path.glob("run-*"))) == 2)
+        assert eventually(lambda: metric(one, "trioton_key_running_requests", key="alice") == 4)
         assert Caller(other, "the-key-of-alice").infer().status_code == 429
         one.signal(signal.SIGKILL)
         assert runs.let_go() == {0: 4}
