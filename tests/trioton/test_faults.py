@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import httpx
@@ -261,6 +262,16 @@ def faults() -> Iterator[dict[tuple[str, bool], Fault]]:
                 fault = found[site.function, is_behind] = Fault()
                 make_faulty(patch, site.function, fault, is_behind=is_behind)
         yield found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_collections() -> Iterator[None]:
+    """A model's end has the garbage collected. Here that goes through all that the packages of all tests hold, for a
+    second or more each time, and models of the memory budget are exchanged with every request."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("actors.lifecycle.freed_memory.return_free_memory", lambda: None)
+        patch.setattr("backends.python.workers.in_process.gc", SimpleNamespace(collect=lambda: None))
+        yield
 
 
 class Servers:
