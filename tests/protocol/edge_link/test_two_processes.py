@@ -86,7 +86,8 @@ async def line(found: trio.Process) -> bytes:
 
 
 def memory_files() -> int:
-    """Segments that this process has mapped."""
+    """Segments that this process has mapped, but for those that only garbage holds, of other tests too."""
+    gc.collect()
     return Path("/proc/self/maps").read_text().count("memfd:trioton-edge")
 
 
@@ -109,7 +110,7 @@ async def test_an_edge_that_is_killed_leaves_nothing_in_the_core() -> None:
     assert server.problem == ""
     scripted.submitted.clear()
     scripted.unflushed.clear()
-    assert memory_files() == mapped
+    assert memory_files() <= mapped
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 2, "those of the poller, which lives as long as the run"
 
 
@@ -137,8 +138,7 @@ async def test_edges_end_when_the_core_is_killed() -> None:
                 found.send_signal(signal.SIGKILL)
     assert [type(error) for error in ends] == [Unavailable] * len(SIZES)
     ends.clear()
-    gc.collect()  # the errors' tracebacks hold the last answers
-    assert memory_files() == mapped
+    assert memory_files() <= mapped
 
 
 async def test_an_edge_ends_by_itself_when_its_core_is_killed() -> None:
