@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -187,3 +187,14 @@ def _parse(view: memoryview, magic: bytes, count: int, text_size: int, data_size
     data_at = text_end + -(text_end - PREFIX_SIZE) % _ALIGNMENT
     numbers: list[int] = view[PREFIX_SIZE:texts_at].cast("q").tolist()
     return Frame(numbers, view[texts_at:text_end], view[data_at : data_at + data_size])
+
+
+def take_records(frame: Frame, handlers: Mapping[int, Callable[[Frame], None]]) -> None:
+    """Pass each record of a frame to the handler of its kind, which takes what belongs to it. Raises BrokenFrame."""
+    while frame.has_more:
+        (kind,) = frame.take(1)
+        handler = handlers.get(kind)
+        if handler is None:
+            raise BrokenFrame(f"its record is of kind {kind}")
+        handler(frame)
+    frame.check_end()

@@ -20,7 +20,7 @@ import trio
 
 from protocol.core import InferenceCore
 from protocol.edge_link.answers import AnswerWriter
-from protocol.edge_link.frames import BrokenFrame, Burst, Frame
+from protocol.edge_link.frames import BrokenFrame, Burst, Frame, take_records
 from protocol.edge_link.generation import Generation
 from protocol.edge_link.limits import LinkLimits
 from protocol.edge_link.operations import (
@@ -196,14 +196,7 @@ class LinkServer:
     # What the edge says. All of it is valid, or BrokenFrame.
 
     def _take(self, frame: Frame) -> None:
-        handlers = self._handlers
-        while frame.has_more:
-            (kind,) = frame.take(1)
-            handler = handlers.get(kind)
-            if handler is None:
-                raise BrokenFrame(f"its record is of kind {kind}")
-            handler(frame)
-        frame.check_end()
+        take_records(frame, self._handlers)
 
     def _template(self, frame: Frame) -> None:
         self._templates.receive(frame)

@@ -22,7 +22,7 @@ from protocol.core import (
 )
 from protocol.edge_link.asked import Asked, LinkedSubmission, PendingCall, PendingStream
 from protocol.edge_link.errors import NotLinked
-from protocol.edge_link.frames import MOST_BYTES, BrokenFrame, Frame, FrameReader
+from protocol.edge_link.frames import MOST_BYTES, BrokenFrame, Frame, FrameReader, take_records
 from protocol.edge_link.generation import SeenGeneration
 from protocol.edge_link.linked_operations import LinkedOperations
 from protocol.edge_link.operations import CALLS, decode_result, encode_operation
@@ -256,14 +256,7 @@ class LinkedCore(LinkedOperations):
     # What the core says. All of it is valid, or BrokenFrame.
 
     def _take(self, frame: Frame) -> None:
-        handlers = self._handlers
-        while frame.has_more:
-            (kind,) = frame.take(1)
-            handler = handlers.get(kind)
-            if handler is None:
-                raise BrokenFrame(f"its record is of kind {kind}")
-            handler(frame)
-        frame.check_end()
+        take_records(frame, self._handlers)
 
     def _template(self, frame: Frame) -> None:
         self._templates.receive(frame)
