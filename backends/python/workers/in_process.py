@@ -6,7 +6,6 @@ but nothing can end the thread except the model itself, and what ends the proces
 
 from __future__ import annotations
 
-import gc
 import importlib
 import importlib.util
 import logging
@@ -35,8 +34,6 @@ logger = logging.getLogger("trioton.backends.python")
 
 # How long a thread may take to end when it is told to; then it is left alone.
 _END_SECONDS = 2.0
-# And then to free what its model held: to look through all that the server has may take long on a busy machine.
-_COLLECT_SECONDS = 8.0
 _UTILITIES: Mapping[str, Mapping[str, Any]] = {
     "triton_python_backend_utils": {each: getattr(api, each) for each in api.__all__},
     "c_python_backend_utils": api.EXTENSION,
@@ -157,7 +154,6 @@ class InProcessWorker:
         self._name = name
         self._ended = trio.Event()
         self._end_text = ""
-        self._has_served = False
         self._is_closed = False
         self._is_given_up = False
         self._token = trio.lowlevel.current_trio_token()
@@ -173,13 +169,12 @@ class InProcessWorker:
                 session = self.session = open_session(self._model.session(self._connection))
                 serve(session, self._model.maker)
             self._end_text = session.end_text or "ended"
+            session.close()
             del session
         except BaseException as error:  # else nobody would hear of its end
             logger.exception("%s: its thread has failed", self._name)
             self._end_text = f"ended by {type(error).__name__}"
         self.session = None
-        self._has_served = True
-        gc.collect()  # what the model held is not to wait for the server's next collection
         with suppress(trio.RunFinishedError):  # the server has not waited for it
             self._token.run_sync_soon(self._note_end)
 
@@ -222,9 +217,6 @@ class InProcessWorker:
         self.kill()
         with trio.move_on_after(_END_SECONDS, shield=True):
             await self._ended.wait()
-        if self._has_served:
-            with trio.move_on_after(_COLLECT_SECONDS, shield=True):
-                await self._ended.wait()
         if self._ended.is_set():
             self._model.leave()
         else:

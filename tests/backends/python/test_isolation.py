@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import textwrap
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -67,16 +67,20 @@ def number(response: object) -> float:
 
 @pytest.mark.parametrize("mode", ALL_MODES)
 async def test_two_instances_serve_and_leave_nothing(tmp_path: Path, mode: str) -> None:
-    """Small and large tensors, and arrays that the model holds."""
+    """Small and large tensors, and arrays that the model holds. No descriptor waits for a collection of garbage."""
     source = source_of(tmp_path, executing(IDENTITY), mode)
     descriptors = open_descriptors()
-    async with instances(source) as both:
-        for instance in both:
-            for size in (2, 1 << 16):
-                array = np.random.default_rng(1).random((1, size), np.float32)
-                assert (output((await infer(instance, request(array)))[0]) == array).all()
-    assert not children()
-    assert not open_descriptors() - descriptors
+    gc.disable()
+    try:
+        async with instances(source) as both:
+            for instance in both:
+                for size in (2, 1 << 16):
+                    array = np.random.default_rng(1).random((1, size), np.float32)
+                    assert (output((await infer(instance, request(array)))[0]) == array).all()
+        assert not children()
+        assert not open_descriptors() - descriptors
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("mode", ALL_MODES)
@@ -315,19 +319,6 @@ async def test_a_hanging_thread_in_the_server_is_given_up(
     go.touch()
     await until(gone.exists)
     await until(lambda: sys.path == path)
-
-
-async def test_a_thread_that_frees_what_it_held_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """To look through all that a large server has takes long on a busy machine."""
-    monkeypatch.setattr("backends.python.workers.in_process._END_SECONDS", 0.01)
-    monkeypatch.setattr("backends.python.workers.in_process.gc.collect", lambda: time.sleep(0.2))
-    path = list(sys.path)
-    async with running(instance_of(source_of(tmp_path, executing(IDENTITY), "in_process"))) as instance:
-        await infer(instance, request())
-    assert sys.path == path
-    assert "does not end" not in caplog.text
 
 
 async def test_two_models_in_the_server_have_each_their_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

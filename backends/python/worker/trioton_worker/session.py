@@ -135,6 +135,12 @@ class Session:
             print_error(error)
         self.connection.hang_up()
 
+    def close(self) -> None:
+        """In a process that goes on: leave no cycle that keeps the model, its segments and descriptors until the next
+        collection of garbage."""
+        self.switchboard.close()
+        self.instance = None
+
     def _cancelled(self, frame: Frame) -> None:
         number = frame.head["batch"]
         batch = self.executing.get(number) or self.replying.get(number)

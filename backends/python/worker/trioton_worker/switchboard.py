@@ -24,6 +24,10 @@ _COMMANDS = frozenset({INITIALIZE, COMPLETE, EXECUTE, FINALIZE})
 _BLOCKED_SECONDS = 0.5
 
 
+def _ignore(error: BaseException) -> None:
+    """Of an instance that has ended."""
+
+
 class Ticket:
     """Something that a thread waits for, once."""
 
@@ -63,6 +67,12 @@ class Switchboard:
         self._checks = 0
         self._stand_in_wanted = threading.Condition(self._lock)
         self._stand_in: threading.Thread | None = None
+
+    def close(self) -> None:
+        """Drop the handlers: what they belong to is freed without a collection of garbage. Threads that still read find
+        none, and end."""
+        self.handlers.clear()
+        self._break_off = _ignore
 
     # The main thread
 
