@@ -17,6 +17,7 @@ from typing import NoReturn
 import trio
 
 from trioton.allocator import give_back_when_idle, keep_freed_memory
+from trioton.descriptor_limit import raise_descriptor_limit
 from trioton.ending import ExitTimeoutExpired
 from trioton.log.server_log import ServerLog, logging_to
 from trioton.server import Server, StartError
@@ -41,6 +42,7 @@ def run_process(settings: Settings) -> int:
     """Serve until a signal; answers the exit code. Ends the process itself where an orderly end is not to be had."""
     keeps_memory = keep_freed_memory()
     sys.setswitchinterval(SWITCH_SECONDS)
+    raise_descriptor_limit()
     try:
         with logging_to(settings) as log:
             return trio.run(_serve, settings, log, keeps_memory)
