@@ -31,7 +31,7 @@ REOPEN_SIGNAL = signal.SIGUSR1
 # this much longer.
 CANCEL_GRACE_SECONDS = 2.0
 # Python looks for reference cycles after 700 objects more, which is after some requests. A request leaves none.
-GARBAGE_THRESHOLDS = (5_000, 10, 10)
+GARBAGE_THRESHOLDS = (2_000, 10, 25)
 # A thread that computes in Python (reads configurations, tokenizes) gives the interpreter's lock up after so long where
 # the loop waits for it: for each system call of a request. Python's own five milliseconds would be some twenty a
 # request.

@@ -16,9 +16,12 @@ from protocol.http.http1.events import Content, Refusal, Signal
 from protocol.http.http1.protocol import Http1Protocol
 from protocol.limits.request_memory import RequestShare
 from protocol.messages import Buffer
+from protocol.sync.joined import join
+from protocol.sync.sliced import run_sliced
+from protocol.sync.turns import Received
 
-# The most that is read at a time of a body whose size is known.
-_PIECE = 1024 * 1024
+# Parts of more are joined in slices.
+_JOINED_AT_ONCE = 1024 * 1024
 
 
 class BodySource(Protocol):
@@ -76,10 +79,13 @@ class IncomingBody:
             filled = len(event.data)
             view[:filled] = event.data
         self._count(filled)
+        received = Received()
         while filled < size:
-            piece = await self._source.receive_into(view[filled : filled + _PIECE])
+            await received.wait()
+            piece = await self._source.receive_into(view[filled : filled + received.room])
             self._protocol.note_content(piece)
             filled += piece
+            received.note(piece)
             self._count(piece)
         self._protocol.next_event()  # the end
         return view
@@ -97,6 +103,8 @@ class IncomingBody:
             came = 0
             match event:
                 case Signal.END_OF_REQUEST:
+                    if self._received > _JOINED_AT_ONCE:
+                        return await run_sliced(join(parts))
                     return parts[0] if len(parts) == 1 else b"".join(parts)
                 case Refusal():
                     raise event.error

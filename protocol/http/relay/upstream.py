@@ -13,6 +13,7 @@ import trio
 from protocol.http.relay.response import NoResponse, ResponseHead, ResponseReader
 from protocol.messages import Buffer
 from protocol.reactor.transport import PlainWire
+from protocol.sync.turns import Received
 
 # Opens a connection in the name of the client of that address.
 Open: TypeAlias = Callable[[str], Awaitable[trio.SocketStream]]
@@ -69,11 +70,14 @@ class Upstream:
         filled = sum(map(len, parts))
         view = np.empty(filled + (reader.left or 0), np.uint8).data  # takes no memory until it is filled
         view[:filled] = b"".join(parts)
+        received = Received()
         while not reader.has_ended:
-            size = await self._wire.receive_into(view[filled:])
+            await received.wait()
+            size = await self._wire.receive_into(view[filled : filled + received.room])
             if not size:
                 raise NoResponse("the connection has ended")
             reader.note_received(size)
+            received.note(size)
             filled += size
         return view
 
