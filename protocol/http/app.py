@@ -30,7 +30,9 @@ from protocol.http.exchange import BodyStream, ClientGone, Exchange, HttpRequest
 from protocol.http.handlers.failed_request import describe, own_id
 from protocol.http.measured import MeasuredExchange
 from protocol.http.reply import Reply
-from protocol.http.routes import Route, RouteTable
+from protocol.http.route import Route
+from protocol.http.route_table import RouteTable
+from protocol.http.routes import route_table
 from protocol.http.settings import HttpSettings
 from protocol.limits.request_memory import LIMIT_NAME, RequestShare
 from protocol.log.access_record import AccessRecord
@@ -56,7 +58,7 @@ class HttpApp:
 
     services: EdgeServices
     settings: HttpSettings
-    routes: RouteTable = field(default_factory=RouteTable)
+    routes: RouteTable = field(default_factory=route_table)
     templates: RequestTemplates = field(default_factory=RequestTemplates)
     _json_limit: BodyLimit = field(init=False)
     _binary_limit: BodyLimit = field(init=False)

@@ -9,7 +9,7 @@ import trio
 from protocol.http.app import HttpApp
 from protocol.http.connections import serve_app
 from protocol.http.direct_infer import DirectInference
-from protocol.http.routes import RouteTable
+from protocol.http.routes import route_table
 from protocol.http.settings import ConnectionLimits, HttpSettings, Interface
 from protocol.reactor.arrivals import Arrivals
 from protocol.services import EdgeServices
@@ -38,7 +38,7 @@ async def serve_http(
     app = HttpApp(
         services,
         settings,
-        RouteTable.of(settings.interface, has_console=settings.console, has_metrics=settings.metrics),
+        route_table(settings.interface, has_console=settings.console, has_metrics=settings.metrics),
     )
     await serve_app(
         app,

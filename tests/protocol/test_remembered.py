@@ -17,7 +17,7 @@ from protocol.grpc.codec.request_templates import RequestTemplates as GrpcTempla
 from protocol.http.codec.infer import parse_header_length
 from protocol.http.codec.request_templates import RequestTemplates as HttpTemplates
 from protocol.http.http1.head import is_worth_keeping, parse_head
-from protocol.http.routes import RouteTable
+from protocol.http.routes import route_table
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ LONG = "x" * 64_000
 
 
 def paths() -> Callable[[int], None]:
-    table = RouteTable()
+    table = route_table()
 
     def find(number: int) -> None:
         table.find(f"/v2/models/{number}{LONG}/infer".encode())
@@ -37,7 +37,7 @@ def paths() -> Callable[[int], None]:
 
 
 def short_paths() -> Callable[[int], None]:
-    table = RouteTable()
+    table = route_table()
 
     def find(number: int) -> None:
         table.find(f"/v2/models/{number}{LONG[:480]}/infer".encode())

@@ -15,7 +15,7 @@ from protocol.failures import CallbackFailures
 from protocol.http.app import HttpApp
 from protocol.http.direct_infer import DirectHead, DirectInference
 from protocol.http.head import Head
-from protocol.http.routes import RouteTable
+from protocol.http.routes import route_table
 from protocol.http.settings import HttpSettings
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
@@ -83,7 +83,7 @@ class LinkedInference(DirectInference):
 
     @classmethod
     def of(cls, services: EdgeServices, settings: HttpSettings) -> LinkedInference:
-        return cls(HttpApp(services, settings, RouteTable.of(settings.interface, has_console=False, has_metrics=False)))
+        return cls(HttpApp(services, settings, route_table(settings.interface, has_console=False, has_metrics=False)))
 
     def head(self, head: Head, data: bytes) -> DirectHead | None:
         return None if b"prefer" in head.headers else super().head(head, data)

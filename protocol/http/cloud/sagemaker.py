@@ -39,7 +39,8 @@ from protocol.http.handlers.generate import generate, generate_stream
 from protocol.http.handlers.infer import infer_body
 from protocol.http.handlers.metadata import server_live, server_ready
 from protocol.http.reply import JSON_CONTENT, Reply, json_reply
-from protocol.http.routes import Route, RouteTable
+from protocol.http.route import Route
+from protocol.http.route_table import RouteTable
 from protocol.http.settings import HttpSettings
 from protocol.services import EdgeServices
 

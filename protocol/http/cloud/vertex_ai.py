@@ -21,7 +21,9 @@ from protocol.http.handlers.infer import infer_body
 from protocol.http.handlers.repository import repository_index
 from protocol.http.handlers.shared_memory import CUDA, SYSTEM
 from protocol.http.reply import JSON_CONTENT, Reply
-from protocol.http.routes import METRICS, Route, RouteTable
+from protocol.http.route import Route
+from protocol.http.route_table import RouteTable
+from protocol.http.routes import METRICS
 from protocol.http.settings import HttpSettings
 from protocol.services import EdgeServices
 

@@ -18,7 +18,8 @@ from protocol.http.handlers.infer import answer, read
 from protocol.http.handlers.jobs.submit import infer_or_job
 from protocol.http.relay.app import RelayApp
 from protocol.http.reply import Reply
-from protocol.http.routes import RouteTable, routes_of
+from protocol.http.route_table import RouteTable
+from protocol.http.routes import routes_of
 from protocol.http.settings import HttpSettings
 from protocol.load_report import FORMAT_HEADER
 from protocol.services import EdgeServices

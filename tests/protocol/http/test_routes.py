@@ -16,10 +16,11 @@ from protocol.http.handlers import settings as settings_handlers
 from protocol.http.handlers.generate import generate_stream
 from protocol.http.handlers.jobs.submit import generate_or_job, infer_or_job
 from protocol.http.handlers.shared_memory import CUDA, SYSTEM
-from protocol.http.routes import ROUTES, RouteTable
+from protocol.http.route_table import RouteTable
+from protocol.http.routes import ROUTES, route_table
 from tests.protocol.http.fake_services import make_request
 
-TABLE = RouteTable()
+TABLE = route_table()
 M = {"model_name": "m"}
 MV = {"model_name": "m", "model_version": "12"}
 R = {"region_name": "r"}

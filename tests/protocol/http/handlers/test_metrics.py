@@ -7,14 +7,15 @@ from dataclasses import replace
 from protocol.access.control import AccessControl
 from protocol.access.restricted import HTTP_API, RestrictedApis
 from protocol.http.app import HttpApp
-from protocol.http.routes import RouteTable
+from protocol.http.route_table import RouteTable
+from protocol.http.routes import route_table
 from protocol.http.settings import HttpSettings, Interface
 from protocol.metrics_text import MetricsText
 from protocol.sync.sliced import Sliced
 from tests.protocol.http.asgi import call
 from tests.protocol.http.fake_services import make_services
 
-TABLE = RouteTable.of(Interface.ALL, has_metrics=True)
+TABLE = route_table(Interface.ALL, has_metrics=True)
 
 
 def render(is_openmetrics: bool) -> Sliced[list[bytes]]:
@@ -36,7 +37,7 @@ async def test_it_is_the_page_of_the_metrics_port() -> None:
 
 
 async def test_it_can_be_left_out() -> None:
-    answer = await call(app(table=RouteTable.of(Interface.ALL)), "GET", "/metrics")
+    answer = await call(app(table=route_table(Interface.ALL)), "GET", "/metrics")
     assert (answer.status, answer.error) == (404, "Not Found")
 
 

@@ -11,7 +11,7 @@ from protocol.access.control import AccessControl
 from protocol.access.restricted import HTTP_API, RestrictedApis, Restriction
 from protocol.http.app import HttpApp
 from protocol.http.handlers.overview import PATHS
-from protocol.http.routes import RouteTable
+from protocol.http.routes import route_table
 from protocol.http.settings import HttpSettings
 from tests.protocol.http.asgi import call
 from tests.protocol.http.fake_services import make_services
@@ -53,7 +53,7 @@ async def test_for_people() -> None:
     links = Links(text).found
     assert "v2/docs" in links
     for link in links:
-        RouteTable().find(f"/{link}".encode())
+        route_table().find(f"/{link}".encode())
     assert "port 8002, GET /metrics" in text
     assert "<h1>trioton 0.1</h1>" in text
 
@@ -61,7 +61,7 @@ async def test_for_people() -> None:
 @pytest.mark.parametrize("operation", PATHS.values())
 def test_every_path_is_there(operation: str) -> None:
     method, _, path = operation.partition(" ")
-    assert RouteTable().find(path.replace("{model_name}", "m").encode())[0].route(method).path == path
+    assert route_table().find(path.replace("{model_name}", "m").encode())[0].route(method).path == path
 
 
 async def test_a_server_whose_metadata_is_restricted() -> None:
