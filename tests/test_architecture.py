@@ -125,7 +125,8 @@ ROOMS: dict[str, dict[str, str]] = {
         "wrapped": "body exchange reply",
         "measured": "body exchange reply wrapped",
         "access": "exchange handlers measured",
-        "app": "access body charges codec console errors exchange handlers measured reply route route_table routes settings",
+        "app": "access body charges codec console errors exchange handlers measured reply route route_table routes"
+        " settings",
         "direct_infer": "access app charges codec errors exchange handlers head reply",
         "http2": "body date direct_infer errors exchange head reply settings",
         "http1": "body date direct_infer errors exchange head reply settings",
@@ -171,6 +172,7 @@ ROOMS: dict[str, dict[str, str]] = {
             "threads vectors"
         ),
         "batches": "call codec errors handlers responses threads",
+        "routes": "batches errors handlers responses",
     },
     "backends.engines": {
         "worker": "",
