@@ -14,8 +14,9 @@ from trioton.ray.place import RayPlace
 from trioton.ray.replica import Replica, models_of
 
 NAME = "Server"
-# Serve's own is 10 s. A server that has ended does not wait for it: its replica ends at once.
-HEALTH_CHECK_PERIOD_SECONDS, HEALTH_CHECK_TIMEOUT_SECONDS = 2.0, 10.0
+# Serve's own period is 10 s. The replica of a server that has ended, ends at once, but Serve learns of either, and of a
+# node that is gone, by a check that fails.
+HEALTH_CHECK_PERIOD_SECONDS, HEALTH_CHECK_TIMEOUT_SECONDS = 1.0, 10.0
 
 
 class Server:

@@ -2,7 +2,7 @@
 
     replicas → report, leave → [directory] → serving → clients, balancers
 
-It holds nothing that its replicas do not report again within `REPORT_SECONDS`, so it may be lost and restarted.
+It holds nothing that its replicas do not report again every `REPORT_SECONDS`, so it may be lost and restarted.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from typing import Any
 
 import ray
 
-from trioton.ray.entries import Entries, Entry
+from trioton.ray.entries import MOST_AGE_SECONDS, Entries, Entry
 
 NAMESPACE = "trioton"
 DEFAULT_NAME = "trioton"
-# How often replicas report, and after how long without a report they are taken for gone.
-REPORT_SECONDS, MOST_AGE_SECONDS = 2.0, 10.0
 _CALL_SECONDS = 10.0
 
 

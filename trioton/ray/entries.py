@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 MOST_ENTRIES = 10_000
+# How often replicas report, and after how long without a report they are taken for gone.
+REPORT_SECONDS, MOST_AGE_SECONDS = 1.0, 6.0
 
 
 @dataclass(frozen=True, slots=True)

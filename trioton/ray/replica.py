@@ -16,7 +16,7 @@ from urllib.parse import quote
 from trioton.fleet.driver import Address
 from trioton.fleet.listening import THIS_INSTALLATION, free_address, listening
 from trioton.fleet.signals import Figures, quantile, read_figures
-from trioton.ray.entries import Entry
+from trioton.ray.entries import REPORT_SECONDS, Entry
 from trioton.ray.options import ServerOptions
 from trioton.ray.scaling import IN_FLIGHT, P99_MS, QUEUE
 from trioton.ray.server_process import ServerFailed, ServerProcess
@@ -55,7 +55,7 @@ class Replica:
         report_secs: how often it reports to the directory.
     """
 
-    def __init__(self, options: ServerOptions, place: Place, report_secs: float = 2.0) -> None:
+    def __init__(self, options: ServerOptions, place: Place, report_secs: float = REPORT_SECONDS) -> None:
         self._options = options
         self._place = place
         self._report_secs = report_secs
