@@ -216,6 +216,8 @@ def test_an_update_that_cannot_serve_is_undone(fleet: FleetProcess, tmp_path: Pa
     with under_load(fleet):
         status, _ = fleet.call("POST", "/v2/fleet/update", {"repositories": [str(tmp_path / "nothing")]})
         assert status == 400  # a server would not even read its flags
+        status, answer = fleet.call("POST", "/v2/fleet/update", {"flags": ["--http-port=9", "--drain-secs=9"]})
+        assert (status, answer["error"].partition(" are ")[0]) == (400, "--drain-secs, --http-port")
         fleet.call("POST", "/v2/fleet/update", {"flags": ["--load-model=nothing"]})
         assert eventually(lambda: fleet.status()["update"]["state"] == "returned"), fleet.status()
     assert set(fleet.pids().values()) == pids

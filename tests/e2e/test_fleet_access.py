@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import ssl
 import threading
@@ -124,6 +125,32 @@ def test_the_fleet_wants_its_key(guarded: FleetProcess) -> None:
 def test_only_loads_have_large_bodies(guarded: FleetProcess) -> None:
     status, answer = guarded.call("POST", "/v2/fleet/scale", {"replicas": "4" * (2 << 20)})
     assert (status, "expected 1048576 at most" in answer["error"]) == (413, True)
+
+
+def test_a_large_load_is_refused_before_it_has_come(guarded: FleetProcess, authority: trustme.CA) -> None:
+    """It announces a gigabyte, and sends none of it."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    host, port = guarded.addresses["http"].split(":")
+    connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=60)
+    connection.putrequest("POST", "/v2/repository/models/add_sub/load")
+    connection.putheader("content-length", str(1 << 30))
+    connection.putheader("admin", 'it\'s 100% "mine"')
+    connection.putheader("authorization", f"Bearer {CALLER_KEY}")
+    connection.endheaders()
+    assert connection.getresponse().status == 403
+    connection.close()
+
+
+def test_a_load_over_grpc_is_refused_by_its_key(guarded: FleetProcess, authority: trustme.CA) -> None:
+    credentials = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
+    with grpc.secure_channel(guarded.addresses["grpc"], credentials) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        request = service_pb2.RepositoryModelLoadRequest(model_name="add_sub")
+        with pytest.raises(grpc.RpcError) as raised:
+            stub.RepositoryModelLoad(request, metadata=[("authorization", f"Bearer {CALLER_KEY}")])
+        assert raised.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        stub.RepositoryModelLoad(request, metadata=[("authorization", f"Bearer {FLEET_KEY}")])
 
 
 def test_it_is_scaled_by_its_queue(tmp_path: Path) -> None:

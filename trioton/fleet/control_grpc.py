@@ -34,8 +34,10 @@ from protocol.grpc.access import guarded
 from protocol.grpc.call.stream import Stream
 from protocol.grpc.connection.calls import Shared
 from protocol.grpc.connection.connection import Connection
+from protocol.grpc.settings import ConnectionLimits
+from protocol.limits.request_memory import RequestMemory
 from protocol.proto import message_class
-from trioton.fleet.control_http import SHARED_MEMORY_REFUSAL
+from trioton.fleet.control_http import MAX_BODY_BYTES, SHARED_MEMORY_REFUSAL
 from trioton.fleet.everywhere import Everywhere, Outcome
 from trioton.fleet.http_call import CallFailed, Headers
 from trioton.fleet.merging import merged_index, merged_statistics
@@ -107,6 +109,8 @@ class ControlCalls:
         await stream.send_message(ParseDict(answer, _response_class("ModelStatistics")(), True))
 
     async def _load(self, stream: Stream) -> None:
+        if refusal := await self._everywhere.refusal(self._headers(stream)):  # before the message is waited for
+            raise outcome_error(refusal)
         request: Any = await stream.recv_message()
         await self._change(stream, request, load_parameters(request.parameters), is_load=True)
 
@@ -134,7 +138,8 @@ async def serve_control_grpc(
     failures: CallbackFailures,
 ) -> None:
     """Until it is cancelled, with all its calls."""
-    shared = Shared(handlers, failures=failures)
+    limits = ConnectionLimits(max_message_size=MAX_BODY_BYTES)
+    shared = Shared(handlers, limits, memory=RequestMemory(MAX_BODY_BYTES), failures=failures)
 
     async def serve(stream: trio.SocketStream) -> None:
         try:

@@ -70,8 +70,11 @@ class ControlApp:
     async def __call__(self, exchange: Exchange) -> None:
         share, is_read = RequestShare(self._memory), False
         try:
-            path = exchange.raw_path.decode("latin-1")
-            limit = BodyLimit(MAX_BODY_BYTES if _CHANGE.fullmatch(path) else _MAX_PLAIN_BYTES, _too_large)
+            is_load = _CHANGE.fullmatch(exchange.raw_path.decode("latin-1")) is not None
+            if is_load and _may_be_large(exchange) and (refusal := await self._everywhere.refusal(passed_on(exchange))):
+                await exchange.reply_early(outcome_reply(refusal), linger=_LINGER_SECONDS)
+                return
+            limit = BodyLimit(MAX_BODY_BYTES if is_load else _MAX_PLAIN_BYTES, _too_large)
             body = await exchange.read_body(limit, share, pause_seconds=_BODY_PAUSE_SECONDS)
             is_read = True
             reply = await self._answer(exchange, body)
@@ -122,6 +125,12 @@ class ControlApp:
         if isinstance(found, Outcome):
             return outcome_reply(found)
         return json_reply(merged_index(found, ready=wants_ready(body)))
+
+
+def _may_be_large(exchange: Exchange) -> bool:
+    """Whether more may come than is read of anybody."""
+    length = exchange.headers.get(b"content-length", b"")
+    return exchange.may_have_body and not (length.isdigit() and int(length) <= _MAX_PLAIN_BYTES)
 
 
 def wants_ready(body: Buffer) -> bool:

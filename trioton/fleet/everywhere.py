@@ -123,6 +123,15 @@ class Everywhere:
             return frozenset(entry["name"] for entry in msgspec.json.decode(outcome.body))
         return frozenset()
 
+    async def refusal(self, headers: Headers) -> Outcome | None:
+        """How a replica refuses one who may not load models; None where these headers may. Before a body is read."""
+        replicas = self._registry.serving()
+        if not replicas:
+            return CallFailed("no replica of the fleet serves")
+        own = [(name, value) for name, value in headers if not name.lower().startswith(b"content-")]
+        [outcome] = (await self._send(replicas[:1], "POST", "/v2/repository/index", own, b'{"ready":true}')).values()
+        return None if _is_ok(outcome) else outcome
+
     async def catch_up(self, replica: Replica) -> str:
         """Bring a new replica up to date. To be called with the lock held. Returns what has failed, if anything."""
         for request in self._records:

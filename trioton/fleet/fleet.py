@@ -27,8 +27,8 @@ from protocol.http.settings import ConnectionLimits
 from protocol.limits.request_memory import RequestMemory
 from protocol.metrics_text import MetricsText
 from protocol.reactor.tls import TlsFiles
-from trioton.flags import UsageError
 from trioton.fleet.balancer import Balancer, find_haproxy
+from trioton.fleet.checks import check_settings
 from trioton.fleet.control_grpc import ControlCalls, serve_control_grpc
 from trioton.fleet.control_http import MAX_BODY_BYTES, ControlApp
 from trioton.fleet.driver import CannotStart, Driver
@@ -260,23 +260,6 @@ class Fleet:
     def _restrictions(self) -> Headers:
         """What the replicas' restricted APIs want to see."""
         return [(each.header.encode(), each.value.encode()) for each in self._settings.http_restricted_api]
-
-
-def check_settings(settings: Settings, flags: FleetFlags) -> None:
-    """Raises UsageError: what is of one server alone."""
-    if not (settings.allow_http and settings.allow_grpc):
-        raise UsageError("a fleet serves both HTTP and gRPC: --allow-http and --allow-grpc cannot be false")
-    if settings.openai_port is not None:
-        raise UsageError("a fleet has no --openai-port: OpenAI's routes are on the port of HTTP")
-    if settings.jobs_store is not None and "://" not in settings.jobs_store:
-        raise UsageError(
-            f"a fleet's jobs are kept where all of its servers find them: expected --jobs-store=<store>://<place>, got "
-            f"the folder '{settings.jobs_store}', which belongs to one server"
-        )
-    if flags.gpus_per_replica is not None and "num_gpus" in flags.ray_options.values():
-        raise UsageError("--gpus-per-replica and num_gpus of --ray-options say the same: give one of them")
-    if settings.auth_keys_file is not None and flags.fleet_key_file is None:
-        raise UsageError("--auth-keys-file needs --fleet-key-file: a key by which the fleet calls its own replicas")
 
 
 def ray_options(flags: FleetFlags) -> Mapping[str, Any]:

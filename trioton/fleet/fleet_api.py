@@ -17,6 +17,7 @@ from protocol.errors import Forbidden, InvalidArgument, NotFound, Unauthenticate
 from protocol.http.errors import Conflict, MethodNotAllowed
 from protocol.http.reply import Reply, json_reply
 from trioton.flags import UsageError
+from trioton.fleet.checks import check_change, check_settings
 from trioton.fleet.everywhere import Everywhere
 from trioton.fleet.flags import FleetFlags
 from trioton.fleet.scaler import Scaler
@@ -139,11 +140,12 @@ class FleetApi:
             )
 
     def _words(self, body: WordsBody | CanaryBody) -> ServerWords:
-        """Raises UsageError: a server would not start with them."""
-        words = self._supervisor.current.words.changed(
-            flags=body.flags, repositories=body.repositories, command=body.command
-        )
-        words.settings(self._environment)
+        """Raises UsageError: a server would not start with them, or not as one of this fleet."""
+        current = self._supervisor.current.words
+        words = current.changed(flags=body.flags, repositories=body.repositories, command=body.command)
+        settings = words.settings(self._environment)
+        check_change(current.settings(self._environment), settings)
+        check_settings(settings, self._flags)
         return words
 
     def status(self) -> dict[str, Any]:

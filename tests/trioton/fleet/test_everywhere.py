@@ -35,6 +35,8 @@ class FakeReplica(Running):
 
     def answer(self, target: str, headers: dict[bytes, bytes], body: bytes) -> tuple[int, object]:
         if target == "/v2/repository/index":
+            if headers.get(b"authorization") == b"Bearer stranger" or b"content-encoding" in headers:
+                return 403, {"error": "not with this key"}
             return 200, [{"name": name, "version": "1", "state": "READY"} for name in sorted(self.ready)]
         self.calls.append((target, body, headers.get(b"authorization", b"").decode()))
         if target in self.fails:
@@ -106,6 +108,24 @@ async def test_a_load_reaches_all_with_the_headers_of_its_caller() -> None:
         report = await made.everywhere.change(OVERRIDE, [(b"authorization", b"Bearer caller")])
         assert (report.status, set(report.replicas.values())) == (200, {"loaded"})
         assert [each.calls for each in made.replicas] == [[(OVERRIDE.target, OVERRIDE.body, "Bearer caller")]] * 3
+
+
+async def test_who_may_not_load_is_told_so_by_a_replica() -> None:
+    async with fleet() as made:
+        assert await made.everywhere.refusal([(b"authorization", b"Bearer caller")]) is None
+        refusal = await made.everywhere.refusal([(b"authorization", b"Bearer stranger")])
+        assert isinstance(refusal, Answer)
+        assert (refusal.status, refusal.body) == (403, b'{"error":"not with this key"}')
+
+
+async def test_what_says_how_a_body_is_written_is_left_out_of_the_question() -> None:
+    async with fleet() as made:
+        assert await made.everywhere.refusal([(b"Content-Encoding", b"gzip")]) is None
+
+
+async def test_nobody_is_let_in_where_no_replica_can_be_asked() -> None:
+    async with fleet(0) as made:
+        assert isinstance(await made.everywhere.refusal([]), CallFailed)
 
 
 async def test_a_load_that_fails_somewhere_is_undone_everywhere() -> None:

@@ -12,8 +12,9 @@ import trio
 import trio.testing
 
 from trioton.flags import UsageError
+from trioton.fleet.checks import check_settings
 from trioton.fleet.driver import CannotStart
-from trioton.fleet.fleet import check_settings, ray_options
+from trioton.fleet.fleet import ray_options
 from trioton.fleet.gpus import GpuShares, NoGpus, gpus_per_replica, visible_gpus
 from trioton.fleet.local_driver import LocalDriver
 from trioton.fleet.words import ServerWords, fleet_words

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from trioton.flags import UsageError
+from trioton.fleet.checks import check_change, check_settings
 from trioton.fleet.flags import Probe, Signal
-from trioton.fleet.fleet import check_settings
 from trioton.fleet.words import ServerWords, fleet_words
 
 
@@ -81,12 +81,35 @@ def test_a_server_reads_its_words(tmp_path: Path) -> None:
     [
         (["--allow-grpc=false"], "a fleet serves both HTTP and gRPC"),
         (["--openai-port=1"], "a fleet has no --openai-port"),
+        (["--allow-sagemaker=true"], "a fleet has no --allow-sagemaker"),
+        (["--allow-vertex-ai=true"], "a fleet has no --allow-vertex-ai"),
         (["--jobs-store=/jobs"], "a fleet's jobs are kept where all of its servers find them"),
         (["--auth-keys-file=/keys"], "--auth-keys-file needs --fleet-key-file"),
     ],
 )
 def test_what_is_of_one_server_alone_is_refused(tmp_path: Path, more: list[str], text: str) -> None:
     flags, words = fleet_words([str(tmp_path), *more], {})
+    routes = {"AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/health"}
     with pytest.raises(UsageError) as raised:
-        check_settings(words.settings({}), flags)
+        check_settings(words.settings(routes), flags)
     assert str(raised.value).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [
+        (["--http-port=9000"], "--http-port is"),
+        (["--grpc-address=::", "--drain-secs=9"], "--drain-secs, --grpc-address are"),
+        (["--http-restricted-api=health:a=b"], "--http-restricted-api is"),
+    ],
+)
+def test_an_update_cannot_change_what_is_the_fleets(tmp_path: Path, more: list[str], names: str) -> None:
+    words = ServerWords((str(tmp_path),), ("--http-port=8100",))
+    with pytest.raises(UsageError) as raised:
+        check_change(words.settings({}), words.changed(flags=more).settings({}))
+    assert str(raised.value) == f"{names} set when the fleet starts, and cannot be changed by an update or a canary"
+
+
+def test_an_update_may_repeat_what_is_the_fleets(tmp_path: Path) -> None:
+    words = ServerWords((str(tmp_path),), ("--http-port=8100",))
+    check_change(words.settings({}), words.changed(flags=["--http-port=8100", "--log-verbose=1"]).settings({}))
