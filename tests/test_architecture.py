@@ -79,7 +79,8 @@ ROOMS: dict[str, dict[str, str]] = {
         "tensors": "datatypes errors messages",
         "reactor": "core errors failures log messages sync",
         "shared_memory": "core datatypes errors messages tensors",
-        "edge_link": "core datatypes errors failures log messages origin reactor server_settings sync text",
+        "edge_link": "access core datatypes errors failures log messages origin quotas reactor server_settings "
+        "sync text",
         "http2": "limits messages reactor sync",
         "responses": "errors failures sync",
         "media": "errors outgoing",
@@ -147,7 +148,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "services": "access call codec inference settings status",
         "connection": "call codec inference settings status",
         "server": "access codec connection inference services settings",
-        "relay": "call codec connection inference server settings",
+        "relay": "access call codec connection inference server settings",
     },
     "protocol.http.openai": {
         "errors": "",

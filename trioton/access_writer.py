@@ -40,6 +40,14 @@ class AccessWriter:
         else:
             self._writer, self._owns = LogWriter(LogStream(sys.stdout), "access"), True
 
+    def put_lines(self, lines: bytes, lost: int) -> None:
+        """Write lines of another process, which has lost some before them. Never waits."""
+        writer = self._writer
+        if writer is not None:
+            writer.note_lost(lost)
+            for line in lines.splitlines(keepends=True):
+                writer.put(line)
+
     def reopen(self) -> None:
         """Go on in the file that is there now under the log's name."""
         if self._writer is not None:

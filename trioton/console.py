@@ -15,6 +15,7 @@ from actors.core.server_core import ControlMode, ServerCore
 from actors.jobs.figures import RunnerFigures
 from protocol.failures import CallbackFailures
 from protocol.log.failure_log import FailureLog
+from trioton.edge_processes.messages import FailedCall
 from trioton.log.server_log import PACKAGES
 from trioton.settings import Settings
 
@@ -39,6 +40,13 @@ def live_console(
     console = LiveConsole(core, failures, names, refusal, lambda: _counted(jobs()))
     failure_log.on_failure = console.recent_errors.note
     return console
+
+
+def note_failed(console: LiveConsole | None, failed: FailedCall) -> None:
+    """Show a request that an edge process has answered with an error."""
+    if console is not None:
+        texts = failed.kind, failed.text
+        console.recent_errors.add(failed.call, failed.status, texts, failed.model, failed.version, failed.id)
 
 
 def _counted(figures: RunnerFigures | None) -> Mapping[str, int] | None:

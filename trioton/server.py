@@ -74,7 +74,7 @@ from protocol.server_settings import LogControl, LogSettings
 from protocol.shared_memory.table import SharedMemoryTable
 from trioton.access_writer import AccessWriter
 from trioton.capturing import capture_of, captured
-from trioton.console import live_console, log_tail
+from trioton.console import live_console, log_tail, note_failed
 from trioton.core_settings import core_settings
 from trioton.edge_processes.edges import OWN_WORDS, EdgeProcesses, EdgeStartError
 from trioton.edges import Edge, Shared, edges, services_of_batches
@@ -235,8 +235,8 @@ class Server:
             self.core, self._responses, drain_secs=settings.drain_secs, exit_timeout_secs=settings.exit_timeout_secs
         )
         self._memory = RequestMemory(settings.request_memory())
-        self._edge_processes = self._edge_processes_of(settings)
         self._console = live_console(settings, self.core, self._failures, self._failure_log, self._job_figures)
+        self._edge_processes = self._edge_processes_of(settings)
         self._jobs: ServerJobs | None = None
         self._keeping = JobKeeping(is_awaited=True)
         self._stop = trio.Event()
@@ -466,8 +466,10 @@ class Server:
             failures=self._failures,
             connections=self._connections,
             memory=self._memory,
-            core=self.core,
+            core=captured(self.core, self._capture),
             tracer=self.tracer,
+            log_access=self._access.put_lines,
+            note_failed=partial(note_failed, self._console),
         )
 
     async def _open_edge_processes(self, nursery: trio.Nursery) -> Mapping[str, Arrivals]:
@@ -482,6 +484,9 @@ class Server:
                     await processes.open(word, address)
                 found[word] = processes.relayed(word)
         self.core.models_changed = processes.models_changed
+        if self._keys is not None:
+            processes.take_keys(self._keys)
+            self._keys.on_change = processes.keys_changed
         nursery.start_soon(self._run_edge_processes, processes)
         return found
 

@@ -30,22 +30,34 @@ class RecentErrors:
 
     def note(self, call: str, status: object, error: Exception, describe: Callable[[], FailedRequest]) -> None:
         failed = describe()
+        self.add(call, status, kind_and_text(error), failed.model_name, failed.model_version, failed.id)
+
+    def add(
+        self, call: str, status: object, kind_and_text: tuple[str, str], model: str, version: str, own_id: str
+    ) -> None:
+        """As `note`, of what is known of the request, and of the error."""
+        kind, text = kind_and_text
         self._number += 1
         row = ErrorRow(
             number=self._number,
             time=round(time.time(), 3),
             call=cut(call, LONGEST_NAME),
             status=str(status),
-            kind=error.kind if isinstance(error, ServerError) else "INTERNAL",
-            text=cut(error.message if isinstance(error, ServerError) else text_of(error)),
-            model=cut(failed.model_name, LONGEST_NAME),
-            version=cut(failed.model_version, LONGEST_NAME),
-            id=cut(failed.id, LONGEST_NAME),
+            kind=kind,
+            text=cut(text),
+            model=cut(model, LONGEST_NAME),
+            version=cut(version, LONGEST_NAME),
+            id=cut(own_id, LONGEST_NAME),
         )
         self._rows.append(row)
 
     def after(self, number: int) -> Sequence[ErrorRow]:
         return [row for row in self._rows if row.number > number]
+
+
+def kind_and_text(error: Exception) -> tuple[str, str]:
+    """Of an error that a request was answered with."""
+    return (error.kind, error.message) if isinstance(error, ServerError) else ("INTERNAL", text_of(error))
 
 
 class LogTail(logging.Handler):

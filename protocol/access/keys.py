@@ -56,12 +56,12 @@ NOBODY = Key(Terms(ANONYMOUS), frozenset())
 class KeyRing:
     """Keys by the SHA-256 digest of their text, and what callers without a key may do."""
 
-    __slots__ = ("_anonymous", "_by_digest", "_webhook_secrets")
+    __slots__ = ("_by_name", "anonymous", "by_digest")
 
     def __init__(self, by_digest: Mapping[bytes, Key], anonymous: Key = NOBODY) -> None:
-        self._by_digest = by_digest
-        self._anonymous = anonymous
-        self._webhook_secrets = {key.name: key.webhook_secrets for key in (anonymous, *by_digest.values())}
+        self.by_digest = by_digest
+        self.anonymous = anonymous
+        self._by_name = {key.name: key for key in (anonymous, *by_digest.values())}
 
     @classmethod
     def parse(cls, text: str, *, source: str) -> KeyRing:
@@ -82,16 +82,22 @@ class KeyRing:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all keys, in the order of the file."""
-        return tuple(key.name for key in self._by_digest.values())
+        return tuple(key.name for key in self.by_digest.values())
 
     @property
     def terms(self) -> list[Terms]:
         """What each key may use, in the order of the file, and callers without a key."""
-        return [key.terms for key in (*self._by_digest.values(), self._anonymous)]
+        return [key.terms for key in (*self.by_digest.values(), self.anonymous)]
 
     def webhook_secrets(self, name: str) -> tuple[bytes, ...]:
         """Those of the key of this name; empty where it has none, or is not there."""
-        return self._webhook_secrets.get(name, ())
+        key = self._by_name.get(name)
+        return () if key is None else key.webhook_secrets
+
+    def allows(self, name: str, category: Category) -> bool:
+        """Whether there is a key of this name, or it means callers without one, and it may make such calls."""
+        key = self._by_name.get(name)
+        return key is not None and (category in key.allowed or category in self.anonymous.allowed)
 
     def check(self, authorization: str | None, category: Category) -> str:
         """The name of the caller's key; `anonymous` where it has none and needs none.
@@ -103,7 +109,7 @@ class KeyRing:
             Forbidden: the key is known and does not allow the category.
         """
         key = None if authorization is None else self._find(authorization)
-        if category in self._anonymous.allowed:
+        if category in self.anonymous.allowed:
             return ANONYMOUS if key is None else key.name
         if key is None:
             raise Unauthenticated(KEY_NEEDED)
@@ -123,7 +129,7 @@ class KeyRing:
         if scheme.lower() != "bearer":
             return None
         # The time of the look-up tells something about the digest at most, and a digest does not lead to its key.
-        return self._by_digest.get(_digest(token.strip(" ")))
+        return self.by_digest.get(_digest(token.strip(" ")))
 
 
 def _digest(key: str) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +42,9 @@ class KeysFile:
 
     Implements `control.KeySource`.
 
+    Attributes:
+        on_change: called with each new ring in force, before anyone can have heard of it.
+
     Raises:
         ValueError: the file cannot be read, or is wrong; a server does not start with it.
     """
@@ -53,6 +57,7 @@ class KeysFile:
         self.changed = trio.Event()
         self.ledger = Ledger(trio.current_time)
         self.ledger.adopt(self.current.terms)
+        self.on_change: Callable[[], None] = _nobody_is_told
 
     async def watch(
         self, failures: CallbackFailures, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -80,10 +85,15 @@ class KeysFile:
             return
         self.current = look.found
         self.ledger.adopt(look.found.terms)
+        self.on_change()
         changed, self.changed = self.changed, trio.Event()
         changed.set()
         names = ", ".join(look.found.names) or "none"
         logger.info("auth keys file '%s' has changed; its keys are now: %s", self._path, names)
+
+
+def _nobody_is_told() -> None:
+    pass
 
 
 def _look_at(path: Path, seen: bytes) -> _Look | None:

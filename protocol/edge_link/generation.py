@@ -1,6 +1,7 @@
-"""Generation: a counter in shared memory that moves whenever what edges have kept of the core's models may be wrong.
+"""Generation: counters in shared memory that move whenever what edges have kept of the core may be wrong: one of its
+models, and one of the clients' keys.
 
-One per core, which counts; each edge process maps it, and compares before it answers from what it keeps.
+One page per core, which counts; each edge process maps it, and compares before it answers from what it keeps.
 """
 
 from __future__ import annotations
@@ -27,11 +28,17 @@ class Generation:
             os.close(self.descriptor)
             raise
         self._count = 0
+        self.keys = 0  # how many sets of keys there were before those in force
 
     def bump(self) -> None:
         """What was kept before is asked for again. Takes no time that counts."""
         self._count += 1
         _COUNT.pack_into(self._map, 0, self._count)
+
+    def bump_keys(self) -> None:
+        """Other keys are in force from now on."""
+        self.keys += 1
+        _COUNT.pack_into(self._map, _COUNT.size, self.keys)
 
     def close(self) -> None:
         self._map.close()
@@ -46,6 +53,10 @@ class SeenGeneration:
 
     def count(self) -> int:
         found: int = _COUNT.unpack_from(self._map)[0]
+        return found
+
+    def keys(self) -> int:
+        found: int = _COUNT.unpack_from(self._map, _COUNT.size)[0]
         return found
 
     def close(self) -> None:

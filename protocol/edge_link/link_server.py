@@ -20,11 +20,15 @@ import trio
 
 from protocol.core import InferenceCore
 from protocol.edge_link.answers import AnswerWriter
+from protocol.edge_link.facts import model_facts
 from protocol.edge_link.frames import BrokenFrame, Burst, Frame, take_records
 from protocol.edge_link.generation import Generation
+from protocol.edge_link.keys import TellingKeys, charge_to
 from protocol.edge_link.limits import LinkLimits
 from protocol.edge_link.operations import (
     CALLS,
+    KEY_TABLE,
+    MODEL_FACTS,
     QUERIES,
     answer_call,
     answer_query,
@@ -60,6 +64,7 @@ from protocol.edge_link.wire import Wire
 from protocol.errors import Internal, ServerError
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from protocol.quotas.accounts import Account
 from protocol.reactor.drivers import the_poller
 from protocol.sync.wakeup import WaitingTasks, Wakeup
 
@@ -72,7 +77,8 @@ _TRIM_SECONDS = 10.0
 class LinkServer:
     """One for each edge process; `control` is its end of the socket pair, which it owns from now on.
 
-    `generation` is the core's, which moves it at every change of its models; without one, edges keep nothing.
+    `generation` is the core's, which moves it at every change of its models; without one, edges keep nothing. `keys`
+    are those of clients, if the server has any.
     """
 
     def __init__(
@@ -82,12 +88,14 @@ class LinkServer:
         *,
         limits: LinkLimits = LinkLimits(),  # noqa: B008 (frozen)
         generation: Generation | None = None,
+        keys: TellingKeys | None = None,
         failures: CallbackFailures | None = None,
         name: str = "edge",
     ) -> None:
         self._core = core
         self._limits = limits
         self._generation = generation
+        self._keys = keys
         self._failures = failures or CallbackFailures()
         self._name = name
         self._handlers: dict[int, Callable[[Frame], None]] = {
@@ -217,6 +225,7 @@ class LinkServer:
             template.timeout_microseconds,
         )
         tags, tag_at, tag_end = frame.texts, frame.text_at, frame.text_at
+        account, refusal = self._account(template.key) if template.key else (None, None)
         start = 0
         for index in range(0, 2 * count, 2):
             number = rows[index]
@@ -226,7 +235,6 @@ class LinkServer:
             for name, datatype, shape, begin, end in places:
                 tensors.append(Tensor(name, datatype, shape, data[start + begin : start + end]))
             start += size
-            linked = pending[number] = LinkedRequest(number, ready)
             tag_end += rows[index + 1]
             if tag_end < tag_at:
                 raise BrokenFrame(f"its request {number} has tags of {rows[index + 1]} bytes")
@@ -244,8 +252,13 @@ class LinkServer:
                 timeout,
                 template=template,
                 origin=LinkedOrigin(tags[tag_at:tag_end]),
+                charge=None if account is None else charge_to(account),
             )
             tag_at = tag_end
+            if refusal is not None:
+                self._refuse(number, refusal)
+                continue
+            linked = pending[number] = LinkedRequest(number, ready)
             linked.submitted = submit(request, linked, later=True)
         frame.take_text(tag_end - frame.text_at)
 
@@ -274,12 +287,32 @@ class LinkServer:
             origin=LinkedOrigin(tags),
             trace=LinkedTrace(extras.context) if extras.is_traced else None,
         )
+        if template.key:
+            account, refusal = self._account(template.key)
+            if refusal is not None:
+                self._refuse(own, refusal)
+                return
+            assert account is not None
+            request.charge = charge_to(account)
         if flags & STREAM:
             stream = self._streams[own] = LinkedStream(own, extras.id, self._put_streamed, self._place_streamed)
             self._tasks.start_soon(self._run_stream, stream, request)
         else:
             linked = self._pending[own] = LinkedRequest(own, self._put)
             linked.submitted = self._core.submit(request, linked, later=True)
+
+    def _account(self, key: str) -> tuple[Account | None, ServerError | None]:
+        """What requests of this key are charged to, or why they are refused."""
+        if self._keys is None:
+            raise BrokenFrame(f"its request is of the key {key!r}, and there are no keys")
+        try:
+            return self._keys.account(key), None
+        except ServerError as refusal:
+            return None, refusal
+
+    def _refuse(self, number: int, refusal: ServerError) -> None:
+        self._answers.write_error(number, refusal)
+        self._arrived.wake()
 
     def _cancel(self, frame: Frame) -> None:
         (number,) = frame.take(1)
@@ -389,7 +422,7 @@ class LinkServer:
         try:
             with scope:
                 try:
-                    self._answers.write_return(number, encode_result(await answer_call(self._core, name, arguments)))
+                    self._answers.write_return(number, encode_result(await self._answered(name, arguments)))
                 except ServerError as error:
                     self._answers.write_error(number, error)
                 except Exception as error:
@@ -397,6 +430,14 @@ class LinkServer:
         finally:
             del self._calls[number]
         self._arrived.wake()
+
+    async def _answered(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """Raises ServerError."""
+        if name == KEY_TABLE:
+            return None if self._keys is None else self._keys.table()
+        if name == MODEL_FACTS:
+            return model_facts(self._core, *arguments)
+        return await answer_call(self._core, name, arguments)
 
     def _defect(self, what: str, error: Exception) -> Internal:
         self._failures.note("edge link", error, f"{self._name}: {what} has failed")

@@ -16,16 +16,15 @@ from typing import Any
 
 import trio
 
-from protocol.core import (
-    ReplyChannel,
-    Respond,
-)
+from protocol.access.key_table import KeyTable
+from protocol.core import ReplyChannel, Respond
 from protocol.edge_link.asked import Asked, LinkedSubmission, PendingCall, PendingStream
 from protocol.edge_link.errors import NotLinked
+from protocol.edge_link.facts import ModelFacts
 from protocol.edge_link.frames import MOST_BYTES, BrokenFrame, Frame, FrameReader, take_records
 from protocol.edge_link.generation import SeenGeneration
 from protocol.edge_link.linked_operations import LinkedOperations
-from protocol.edge_link.operations import CALLS, decode_result, encode_operation
+from protocol.edge_link.operations import CALLS, KEY_TABLE, QUERIES, decode_result, encode_operation
 from protocol.edge_link.queries import Queries
 from protocol.edge_link.records import (
     ANSWER,
@@ -92,6 +91,7 @@ class LinkedCore(LinkedOperations):
         self._arrived = Wakeup()
         self._ended_views: deque[int] = deque()  # places that nobody reads any more; other threads add to it
         self._is_up = False
+        self._seen: SeenGeneration | None = None
         self._sent_in = 0
 
     @property
@@ -117,11 +117,12 @@ class LinkedCore(LinkedOperations):
             self._half_of_outputs = hello.output_bytes // 2
             inputs = WrittenSegment(descriptors[0], hello.input_bytes)
             self._requests = RequestWriter(inputs)
-            seen = SeenGeneration(descriptors[3]) if hello.has_generation else None
+            self._seen = seen = SeenGeneration(descriptors[3]) if hello.has_generation else None
         finally:
             for descriptor in (*descriptors[:2], *descriptors[3:]):
                 os.close(descriptor)
         self.queries = Queries(queries, seen, hello.query_seconds)
+        self.facts = ModelFacts(self.queries, self._call)
         self._is_up = True
         try:
             async with trio.open_nursery() as nursery:
@@ -162,8 +163,8 @@ class LinkedCore(LinkedOperations):
 
     def can_take(self, request: InferenceRequest) -> bool:
         """Whether the link carries this request; others are to go to the core's own edges. Not carried are requests
-        with tensors on devices or in shared memory of clients, those that are charged to a key, observed calls of
-        generative models, and those with a trace of their own, since spans of what they call would be missing."""
+        with tensors on devices or in shared memory of clients, observed calls of generative models, and those with a
+        trace of their own, since spans of what they call would be missing."""
         return can_cross(request)
 
     def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> LinkedSubmission:
@@ -390,9 +391,21 @@ class LinkedCore(LinkedOperations):
 
     # Queries and calls
 
+    @property
+    def keys_number(self) -> int:
+        """Which keys of clients are in force in the core, as a number that grows."""
+        return self._seen.keys() if self._is_up and self._seen is not None else -1
+
+    async def key_table(self) -> KeyTable | None:
+        """The keys of clients; None where there are none. Raises Unavailable where the core is gone."""
+        found: KeyTable | None = await self._call(KEY_TABLE)
+        return found
+
     def _query(self, name: str, *arguments: Any) -> Any:
         if not self._is_up:
             raise _gone()
+        if self._poller.burst and QUERIES[name].is_kept and not self.queries.knows(name, arguments):
+            raise NotLinked(f"{name}{arguments} is not known, and nobody may wait for it now")
         return self.queries.ask(name, arguments)
 
     async def _call(self, name: str, *arguments: Any) -> Any:

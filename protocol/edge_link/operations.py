@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from protocol.access.key_table import KeyTable
 from protocol.core import (
     InferenceCore,
     LoadParameters,
@@ -53,6 +54,10 @@ QUERIES: Mapping[str, Operation] = {
     "cancel": Operation(tuple[str, str, int], int),
 }
 
+# Calls that are not the core's own.
+KEY_TABLE = "key_table"
+MODEL_FACTS = "model_facts"
+
 CALLS: Mapping[str, Operation] = {
     "check_ready": Operation(tuple[()], bool),
     "check_model_ready": Operation(_ModelVersion, bool),
@@ -66,6 +71,8 @@ CALLS: Mapping[str, Operation] = {
     "reset_prefix_cache": Operation(tuple[str], None),
     "register_repository": Operation(tuple[ModelRepository], None),
     "unregister_repository": Operation(tuple[str], None),
+    KEY_TABLE: Operation(tuple[()], KeyTable | None),
+    MODEL_FACTS: Operation(tuple[str, int, tuple[str, ...]], list[bytes | None]),
 }
 # Their last argument has to be named.
 _NAMED = {"repository_index": "ready", "unload_model": "unload_dependents", "load_adapter": "replace"}

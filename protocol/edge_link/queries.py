@@ -20,6 +20,8 @@ _READ_BYTES = 1 << 18
 _MOST_KEPT = 4096
 # The longest time that anything is: a change that the generation has missed is seen then.
 _KEPT_SECONDS = 1.0
+# What is looked for ahead of a request is known for so long.
+_WHILE_SECONDS = 0.25
 
 
 def wait_for(control: socket.socket, events: int, deadline: float) -> None:
@@ -55,20 +57,38 @@ class Queries:
             ServerError: the core says so.
             Unavailable: it has not answered in time.
         """
-        operation = QUERIES[name]
-        seen = self._seen
-        if seen is None or not operation.is_kept:
+        if not QUERIES[name].is_kept or not self._forget_old():
             return self._exchange(name, arguments)
-        generation, now = seen.count(), time.monotonic()
-        if generation != self._generation or now >= self._kept_until or len(self._kept) >= _MOST_KEPT:
-            self._kept.clear()
-            self._generation = generation
-            self._kept_until = now + _KEPT_SECONDS
         key = name, arguments
         if key in self._kept:
             return self._kept[key]
         found = self._kept[key] = self._exchange(name, arguments)
         return found
+
+    @property
+    def generation(self) -> int | None:
+        """The core's; None where nothing is kept."""
+        return None if self._seen is None else self._seen.count()
+
+    def knows(self, name: str, arguments: tuple[Any, ...]) -> bool:
+        """Whether a query can be answered from what is kept, and for a while to come."""
+        return self._forget_old(_WHILE_SECONDS) and (name, arguments) in self._kept
+
+    def keep(self, name: str, arguments: tuple[Any, ...], result: Any, generation: int | None) -> None:
+        """What was asked for otherwise, when the core's generation was this."""
+        if self._forget_old() and generation == self._generation:
+            self._kept[name, arguments] = result
+
+    def _forget_old(self, seconds: float = 0.0) -> bool:
+        """Drop what may be wrong by now, or within these seconds; whether anything is kept at all."""
+        if self._seen is None:
+            return False
+        generation, now = self._seen.count(), time.monotonic()
+        if generation != self._generation or now + seconds >= self._kept_until or len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+            self._generation = generation
+            self._kept_until = now + _KEPT_SECONDS
+        return True
 
     def close(self) -> None:
         self._socket.close()

@@ -29,13 +29,7 @@ _IN_HERE = (Tensor, LaidOutTensor)
 
 def can_cross(request: InferenceRequest) -> bool:
     """Whether a request can be carried, with all that belongs to it."""
-    if (
-        request.charge is not None
-        or request.gen_ai is not None
-        or request.caller is not None
-        or request.has_device_inputs
-        or request.device_outputs
-    ):
+    if request.gen_ai is not None or request.caller is not None or request.has_device_inputs or request.device_outputs:
         return False
     trace = request.trace
     if trace is not None and not (isinstance(trace, AccessRecord) and trace.trace is None):
@@ -50,7 +44,7 @@ class RequestWriter:
     def __init__(self, segment: WrittenSegment) -> None:
         self.segment = segment
         self._burst = Burst()
-        self._templates: SentTemplates[tuple[object, str, int, int, int]] = SentTemplates()
+        self._templates: SentTemplates[tuple[object, str, int, int, int, str]] = SentTemplates()
         self._run: Template | None = None  # of the last record, if that is a run
         self._count_at = 0
 
@@ -116,10 +110,11 @@ class RequestWriter:
 
     def _template(self, request: InferenceRequest) -> Template:
         key = None
-        if request.template is not None:  # which says nothing of priority and timeout
+        if request.template is not None:  # which says nothing of priority, timeout and the client's key
             key = (
                 *(request.template, request.model_name, request.model_version),
                 *(request.priority, request.timeout_microseconds),
+                "" if request.charge is None else request.charge.account.name,
             )
         if key is not None and (found := self._templates.find(key)) is not None:
             return found

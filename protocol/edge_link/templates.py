@@ -32,7 +32,8 @@ class TensorPlace(NamedTuple):
 
 
 class TemplateText(msgspec.Struct, array_like=True, frozen=True):
-    """How a template crosses. A tensor is its name, datatype number, shape and size."""
+    """How a template crosses. A tensor is its name, datatype number, shape and size; `key` is the name of the clients'
+    key, to which its requests are charged, empty where there are no keys."""
 
     model_name: str
     model_version: int
@@ -40,6 +41,7 @@ class TemplateText(msgspec.Struct, array_like=True, frozen=True):
     requested_outputs: tuple[str, ...] = ()
     priority: int = 0
     timeout_microseconds: int = 0
+    key: str = ""
 
 
 class Template:
@@ -48,7 +50,7 @@ class Template:
     are small, too, may be plain records."""
 
     __slots__ = (
-        *("count_varying", "id", "is_fixed", "is_plain", "model_name", "model_version", "priority"),
+        *("count_varying", "id", "is_fixed", "is_plain", "key", "model_name", "model_version", "priority"),
         *("requested_outputs", "size", "tensors", "text", "timeout_microseconds"),
     )
 
@@ -60,6 +62,7 @@ class Template:
         self.requested_outputs = text.requested_outputs
         self.priority = text.priority
         self.timeout_microseconds = text.timeout_microseconds
+        self.key = text.key
         places: list[TensorPlace] = []
         position = 0
         for name, datatype, shape, size in text.tensors:
@@ -106,6 +109,7 @@ def request_text(request: InferenceRequest) -> TemplateText:
         request.requested_outputs,
         request.priority,
         request.timeout_microseconds,
+        "" if request.charge is None else request.charge.account.name,
     )
 
 

@@ -85,13 +85,13 @@ class HttpApp:
         failure: Exception | None = None
         share = RequestShare(self.services.memory, self._count_overload)
         charge: Charge | None = None
+        size = 0
         incoming: BodyStream | None = None
         try:
             try:
                 route, parameters, account = self.find(exchange.method, exchange.raw_path, headers)
                 if account is not None and route.is_charged:
-                    model, size = parameters.get("model_name"), declared_size(headers)
-                    charge = await account.admit_when_known(model, size)
+                    charge = await account.admit_when_known(parameters.get("model_name"), declared_size(headers))
                 if route.is_inference and self.services.trace.is_sampling and "model_name" in parameters:
                     trace = self._sample(parameters, headers)
                 if record is not None and route.is_inference:
@@ -123,6 +123,7 @@ class HttpApp:
                     incoming=incoming,
                 )
                 if charge is not None:
+                    size = max(len(body), declared_size(headers))
                     if incoming is None:
                         charge.settle(Unit.BYTES, len(body), declared_size(headers))
                     request.writer = ChargedWriter(exchange, charge)
@@ -142,7 +143,7 @@ class HttpApp:
                     request.end_turn()
                 if reply is not None:
                     self._add_headers(reply, exchange, request, origin)
-                if reply is not None and charge is not None:
+                if reply is not None and charge is not None and not request.is_elsewhere:
                     charge_reply(charge, reply)
             except ClientGone:
                 return
@@ -189,6 +190,8 @@ class HttpApp:
             if charge is not None:
                 if incoming is not None:
                     charge.settle(Unit.BYTES, incoming.received, declared_size(headers))
+                if request is not None and request.is_elsewhere and failure is None:
+                    charge.withdraw(size)
                 charge.end()
             if trace is not None:
                 trace.end()
@@ -205,6 +208,8 @@ class HttpApp:
         arrival_ns: int,
     ) -> None:
         """Write the line of a request that has ended, if it is to have one."""
+        if request is not None and request.is_elsewhere and failure is None:
+            return
         if request is not None and request.failure is not None:
             failure = request.failure
         try:

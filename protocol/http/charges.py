@@ -25,31 +25,31 @@ def charge_reply(charge: Charge, reply: Reply) -> None:
 
 
 class ChargedWriter:
-    """A body writer whose bytes are charged. Implements `exchange.BodyWriter`."""
+    """A body writer whose bytes are charged, in front of another `writer`. Implements `exchange.BodyWriter`."""
 
-    __slots__ = ("_charge", "_writer")
+    __slots__ = ("_charge", "writer")
 
     def __init__(self, writer: BodyWriter, charge: Charge) -> None:
-        self._writer = writer
+        self.writer = writer
         self._charge = charge
 
     @property
     def has_started(self) -> bool:
-        return self._writer.has_started
+        return self.writer.has_started
 
     async def start(self, status: int, headers: Headers) -> None:
         fields = encoded_fields(self._charge.fields())
-        await self._writer.start(status, (*headers, *fields))
+        await self.writer.start(status, (*headers, *fields))
 
     async def send(self, data: bytes) -> None:
         self._charge.settle(Unit.BYTES, len(data))
-        await self._writer.send(data)
+        await self.writer.send(data)
 
     def send_at_once(self, data: bytes) -> bool:
-        if not self._writer.send_at_once(data):
+        if not self.writer.send_at_once(data):
             return False
         self._charge.settle(Unit.BYTES, len(data))
         return True
 
     async def end(self) -> None:
-        await self._writer.end()
+        await self.writer.end()

@@ -86,6 +86,7 @@ class HttpRequest:
     has failed.
     `limits` makes headers that tell of limits, once the model is known that has them. `charge` is there if there are
     keys, and the call costs something of a quota. `turn` ends the turn that its large body has among others.
+    `is_elsewhere`: another process has answered it, which also logs and charges it.
     """
 
     services: EdgeServices
@@ -107,6 +108,7 @@ class HttpRequest:
     failure: Exception | None = None
     turn: Callable[[], None] | None = None
     incoming: BodyStream | None = None
+    is_elsewhere: bool = False
     _lease: Lease | None = None
     _fetched: RequestShare | None = None
 

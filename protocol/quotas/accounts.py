@@ -236,6 +236,12 @@ class Charge:
         if self.count_tokens is not None and not (self.is_counted or self.goes_on):
             self.settle(Unit.TOKENS, self.count_tokens())
 
+    def withdraw(self, size: int) -> None:
+        """Another process has run the request, and charged it: here it, and the `size` bytes of it, do not count."""
+        self._stop()
+        self.held.clear()
+        self.account.usage.bytes -= size
+
     def resume(self) -> None:
         """It runs now in the background, until another `end`."""
         self._is_running, self.goes_on = True, False
@@ -306,6 +312,12 @@ class Ledger:
         """What was counted of each key, by name: of those that stand first in the file, and of all others together."""
         found = {name: self.account(name).usage for name in self._named}
         return found if len(found) == len(self._terms) else {**found, OTHER: self._others}
+
+    def usage_of(self, name: str) -> Usage | None:
+        """Where it is counted what was used under this name, as `usage` has it; None where the name is gone."""
+        if name == OTHER and OTHER not in self._named:
+            return self._others
+        return self.account(name).usage if name in self._terms else None
 
     def account(self, name: str) -> Account:
         """The account of a name of the file. Raises KeyError."""

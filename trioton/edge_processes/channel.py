@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import msgspec
 import trio
 
-from protocol.sync.wakeup import Wakeup
+from protocol.sync.wakeup import WaitingTasks, Wakeup
 
 _Sent = TypeVar("_Sent")
 _Received = TypeVar("_Received")
@@ -49,6 +49,7 @@ class Channel(Generic[_Sent, _Received]):
         self._encoder = msgspec.msgpack.Encoder()
         self._queue: deque[tuple[bytes, socket.socket | None]] = deque()
         self._has_queued = Wakeup()
+        self._has_sent = WaitingTasks()
 
     def try_send(self, message: _Sent, passed: socket.socket | None = None) -> bool:
         """Send now, with a socket that stays open here. False, and nothing is done, where the kernel takes no more.
@@ -83,6 +84,11 @@ class Channel(Generic[_Sent, _Received]):
     def queued(self) -> int:
         return len(self._queue)
 
+    async def until_fewer(self, count: int) -> None:
+        """Wait, beside `write`, until fewer messages than this are queued."""
+        while len(self._queue) >= count:
+            await self._has_sent.wait()
+
     async def write(self) -> None:
         """Send what is queued, until cancelled, or the peer is gone."""
         queue = self._queue
@@ -97,6 +103,7 @@ class Channel(Generic[_Sent, _Received]):
                 except OSError:
                     return
                 queue.popleft()
+                self._has_sent.wake_all()
                 if passed is not None:
                     passed.close()
             await self._has_queued.wait()

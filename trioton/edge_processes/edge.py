@@ -17,6 +17,7 @@ import trio
 
 from protocol.core import InferenceCore
 from protocol.edge_link.generation import Generation
+from protocol.edge_link.keys import TellingKeys
 from protocol.edge_link.link_server import LinkServer
 from protocol.failures import CallbackFailures
 from protocol.reactor.arrivals import HandedOver
@@ -26,8 +27,12 @@ from trioton.edge_processes.balance import EdgeLoad
 from trioton.edge_processes.channel import Channel, ChannelFull, ChannelLost, channel_pair
 from trioton.edge_processes.figures import EdgeFigures
 from trioton.edge_processes.messages import (
+    AccessLines,
     Connect,
+    FailedCall,
     Figures,
+    KeysChanged,
+    KeyUse,
     Leave,
     LogLine,
     Ping,
@@ -55,7 +60,8 @@ START_SECONDS = 120.0
 class EdgeContext:
     """What all edge processes share. `relayed` are the core's own edges by their words, `changed` is told when there is
     an edge that may take connections. `is_traced` says whether requests may have to be traced; `generation` is moved
-    whenever what edges keep of the models may be wrong."""
+    whenever what edges keep of the models, or of the `keys` of clients, may be wrong. `log_access` takes lines of the
+    access log, and how many were lost before them; `note_failed` is told of failed requests."""
 
     start: Callable[[int], EdgeStart]
     relayed: Mapping[str, HandedOver]
@@ -64,6 +70,9 @@ class EdgeContext:
     failures: CallbackFailures
     is_traced: Callable[[], bool]
     generation: Generation
+    keys: TellingKeys | None
+    log_access: Callable[[bytes, int], None]
+    note_failed: Callable[[FailedCall], None]
 
 
 class EdgeProcess:
@@ -95,7 +104,13 @@ class EdgeProcess:
             self._channel = Channel(own, ToCore)
             self._process = process = self._spawn(its, its_link)
         name = f"edge {self._number}"
-        served = LinkServer(context.core, link, generation=context.generation, failures=context.failures, name=name)
+        served = LinkServer(
+            *(context.core, link),
+            generation=context.generation,
+            keys=context.keys,
+            failures=context.failures,
+            name=name,
+        )
         self.tell_traced()
         try:
             with suppress(ChannelLost):
@@ -151,6 +166,10 @@ class EdgeProcess:
     def tell_traced(self) -> None:
         """Whether requests may have to be traced."""
         self._tell(Traced(self._context.is_traced()))
+
+    def tell_keys(self) -> None:
+        """Others are in force."""
+        self._tell(KeysChanged())
 
     async def _serve_link(self, served: LinkServer) -> None:
         await served.run()
@@ -212,6 +231,12 @@ class EdgeProcess:
                         self._context.changed.wake_all()
                 case LogLine():
                     self._log(message)
+                case AccessLines(data, lost):
+                    self._context.log_access(data, lost)
+                case FailedCall():
+                    self._context.note_failed(message)
+                case KeyUse():
+                    self._figures.add_use(message)
                 case Ready():
                     self.load.is_ready = self.has_served = True
                     self.load.unanswered = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,12 +12,15 @@ from functools import partial
 import trio
 
 from actors.model.backoff import RestartBackoff
+from protocol.access.control import KeySource
 from protocol.core import InferenceCore
 from protocol.edge_link.generation import Generation
+from protocol.edge_link.keys import TellingKeys
 from protocol.failures import CallbackFailures
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.open_connections import Open, OpenConnections
+from protocol.quotas.accounts import Ledger
 from protocol.reactor.arrivals import HandedOver
 from protocol.reactor.last_connections import refuse_more
 from protocol.reactor.listening import open_listeners
@@ -26,6 +29,7 @@ from protocol.sync.wakeup import WaitingTasks
 from trioton.edge_processes.balance import order
 from trioton.edge_processes.edge import EdgeContext, EdgeProcess
 from trioton.edge_processes.figures import EdgeFigures
+from trioton.edge_processes.messages import FailedCall
 from trioton.edge_processes.start import EdgeStart, edge_start
 from trioton.edge_processes.tracing import ToldTracing
 from trioton.metrics.edges import EdgeReading
@@ -74,16 +78,25 @@ class EdgeProcesses:
         memory: RequestMemory,
         core: InferenceCore,
         tracer: TraceControl,
+        log_access: Callable[[bytes, int], None],
+        note_failed: Callable[[FailedCall], None],
     ) -> None:
+        """The last two are as in `EdgeContext`."""
         self._settings = settings
         self._connections = connections
         self._memory = memory
         self._core = core
         self._tracer = tracer
         self._failures = failures
+        self._log_access = log_access
+        self._note_failed = note_failed
+        self._keys: KeySource | None = None
         self.tracing = ToldTracing(tracer, self._tell_traced)
         self._services: dict[str, _Service] = {}
-        self._edges = [_Edge(number, EdgeFigures(limits, failures)) for number in range(1, settings.edge_processes + 1)]
+        self._edges = [
+            _Edge(number, EdgeFigures(limits, failures, self._ledger))
+            for number in range(1, settings.edge_processes + 1)
+        ]
         self._changed = WaitingTasks()
         self._generation: Generation | None = None  # while it runs
         self._handed = 0
@@ -100,6 +113,21 @@ class EdgeProcesses:
         """What edge processes keep of the models may be wrong from now on."""
         if self._generation is not None:
             self._generation.bump()
+
+    def take_keys(self, keys: KeySource) -> None:
+        """Before `run`: the keys of clients, of whose changes `keys_changed` is to be told."""
+        self._keys = keys
+
+    def keys_changed(self) -> None:
+        """Other keys are in force: no edge process lets anyone in by the ones before from now on."""
+        if self._generation is not None:
+            self._generation.bump_keys()
+        for edge in self._edges:
+            if edge.process is not None:
+                edge.process.tell_keys()
+
+    def _ledger(self) -> Ledger | None:
+        return None if self._keys is None else self._keys.ledger
 
     def readings(self) -> list[EdgeReading]:
         """For the metrics."""
@@ -160,6 +188,9 @@ class EdgeProcesses:
             self._failures,
             lambda: self._tracer.is_sampling,
             generation,
+            None if self._keys is None else TellingKeys(self._keys, generation),
+            self._log_access,
+            self._note_failed,
         )
         accepting = trio.Event()
         async with trio.open_nursery() as nursery:
@@ -255,7 +286,8 @@ class EdgeProcesses:
                 code: int | str = await process.run()
             except OSError as error:
                 code = str(error)
-            edge.process, edge.figures.streams = None, {}
+            edge.process = None
+            edge.figures.note_end()
             if self._is_stopping:
                 return
             if is_first and not process.has_served:

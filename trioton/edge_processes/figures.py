@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 from actors.metrics.histogram import HistogramSnapshot
 from protocol.failures import CallbackFailures
 from protocol.limits.counter import LimitCounter
 from protocol.open_connections import OpenConnections
-from trioton.edge_processes.messages import Figures
+from protocol.quotas.accounts import Ledger
+from trioton.edge_processes.messages import Figures, KeyUse
 from trioton.loop_lag import BOUNDS_SECONDS, LoopLag
 
 
@@ -45,12 +46,40 @@ class FigureSource:
         return figures
 
 
-class EdgeFigures:
-    """In the core's process, of one edge, over all of its restarts."""
+class KeyUseSource:
+    """In the edge process: what was used of keys since the last time."""
 
-    def __init__(self, limits: LimitCounter, failures: CallbackFailures) -> None:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._told: dict[str, tuple[int, float, int]] = {}
+
+    def take(self) -> KeyUse | None:
+        """None where nothing has changed."""
+        now = {name: (use.requests, use.bytes, use.running) for name, use in self._ledger.usage().items()}
+        used: dict[str, tuple[int, float, int]] = {}
+        for name, (requests, size, running) in now.items():
+            told = self._told.get(name, (0, 0.0, 0))
+            if told != (requests, size, running):
+                # What is counted under another name from now on is not taken back.
+                used[name] = (max(0, requests - told[0]), max(0.0, size - told[1]), running - told[2])
+        self._told = now
+        return KeyUse(used) if used else None
+
+
+class EdgeFigures:
+    """In the core's process, of one edge, over all of its restarts. `ledger` has the accounts of keys, if there are
+    any."""
+
+    def __init__(
+        self,
+        limits: LimitCounter,
+        failures: CallbackFailures,
+        ledger: Callable[[], Ledger | None] = lambda: None,
+    ) -> None:
         self.streams: Mapping[str, int] = {}
         self.restarts = 0
+        self._ledger = ledger
+        self._running: Counter[str] = Counter()
         self._limits = limits
         self._failures = failures
         self._lags = [0] * (len(BOUNDS_SECONDS) + 1)
@@ -65,6 +94,23 @@ class EdgeFigures:
             self._lags = [before + more for before, more in zip(self._lags, figures.lags, strict=True)]
             self._seconds += figures.lag_seconds
         self.streams = figures.streams
+
+    def add_use(self, use: KeyUse) -> None:
+        ledger = self._ledger()
+        for name, (requests, size, running) in use.used.items():
+            usage = None if ledger is None else ledger.usage_of(name)
+            if usage is not None:
+                usage.requests += requests
+                usage.bytes += size
+                usage.running += running
+                self._running[name] += running
+
+    def note_end(self) -> None:
+        """The process has ended, and nothing of it runs any more."""
+        self.streams = {}
+        running, self._running = self._running, Counter()
+        self.add_use(KeyUse({name: (0, 0.0, -count) for name, count in running.items() if count}))
+        self._running.clear()
 
     def lag(self) -> HistogramSnapshot:
         return HistogramSnapshot(BOUNDS_SECONDS, tuple(accumulate(self._lags)), self._seconds)

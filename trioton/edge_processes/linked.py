@@ -1,25 +1,31 @@
-"""What an edge process answers with the core's help over shared memory, in place of relaying it: plain inference.
-
-The edges' fast paths do so, and pass on whatever is not plain; what they pass on is relayed.
-"""
+"""What an edge process answers with the core's help over shared memory, in place of relaying it: inference."""
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
+
+import trio
 
 from protocol.access.control import AccessControl
 from protocol.access.forwarding import HeaderForwarding
+from protocol.access.keys import KeyRing
+from protocol.access.restricted import GRPC_PROTOCOL, HTTP_API, RestrictedApis, Restriction
+from protocol.access.told_keys import ToldKeys
 from protocol.core import InferenceCore
 from protocol.edge_link.linked_core import LinkedCore
 from protocol.failures import CallbackFailures
 from protocol.http.app import HttpApp
-from protocol.http.direct_infer import DirectHead, DirectInference
+from protocol.http.direct_infer import DirectHead, DirectInference, DirectRequest, ReplySink
 from protocol.http.head import Head
 from protocol.http.routes import route_table
 from protocol.http.settings import HttpSettings
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
-from protocol.log.access_log import AccessMode
+from protocol.log.access_log import AccessLog
+from protocol.log.failure_log import FailureLog
+from protocol.log.request_ids import RequestIds
 from protocol.server_settings import LogControl, TraceControl
 from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable
@@ -27,26 +33,27 @@ from trioton.settings import Settings
 
 
 def linked_words(settings: Settings) -> frozenset[str]:
-    """The services whose plain inference edge processes answer: where nothing that the core's process alone has is
-    asked for each request. Access to it, its lines in logs, and what is kept of it are such."""
-    if (
-        settings.auth_keys_file is not None
-        or settings.access_log.policy.mode is not AccessMode.OFF
-        or settings.console
-        or settings.capture is not None
-        or settings.debug_delays.holds_calls
-    ):
-        return frozenset()
-    found: set[str] = set()
-    if not settings.http_restricted_api and settings.http_header_forward_pattern is None:
-        found.add("http")
-    if (
-        not settings.grpc_restricted_protocol
-        and settings.grpc_header_forward_pattern is None
-        and settings.grpc_infer_response_compression_level == "none"
-    ):
-        found.add("grpc")
-    return frozenset(found)
+    """The services whose inference edge processes answer."""
+    return frozenset() if settings.debug_delays.holds_calls else frozenset(("http", "grpc"))
+
+
+class Rules(NamedTuple):
+    """Who may call a service, and which of a call's headers its models are given, as a process is told it."""
+
+    restrictions: Sequence[Restriction] = ()
+    forwarding: str = ""
+
+
+def rules_of(settings: Settings) -> dict[str, Rules]:
+    """By the words of services."""
+    http, grpc = settings.http_header_forward_pattern, settings.grpc_header_forward_pattern
+    return {
+        "http": Rules(settings.http_restricted_api, "" if http is None else http.pattern),
+        "grpc": Rules(settings.grpc_restricted_protocol, "" if grpc is None else grpc.pattern),
+    }
+
+
+_DIALECTS = {"http": HTTP_API, "grpc": GRPC_PROTOCOL}
 
 
 class Tracing:
@@ -57,33 +64,83 @@ class Tracing:
         self.is_sampling = True  # until the core has said so
 
 
-def linked_services(
-    core: LinkedCore,
-    tracing: Tracing,
-    limits: LimitCounter,
-    memory: RequestMemory,
-    failures: CallbackFailures,
-) -> EdgeServices:
-    """Those of fast paths: nobody is refused, and no region of shared memory is known."""
-    return EdgeServices(
-        core=cast(InferenceCore, core),
-        shared_memory=SharedMemoryTable(allow_registration=False),
-        access=AccessControl(),
-        forwarding=HeaderForwarding(),
-        limits=limits,
-        memory=memory,
-        log=cast(LogControl, None),  # not asked for by fast paths
-        trace=cast(TraceControl, tracing),
-        failures=failures,
-    )
+@dataclass(frozen=True, slots=True)
+class Linking:
+    """What the services of one edge process have of the link, and of the core behind it."""
+
+    core: LinkedCore
+    keys: ToldKeys | None
+    tracing: Tracing
+    limits: LimitCounter
+    memory: RequestMemory
+    failures: CallbackFailures
+    access_log: AccessLog
+    failure_log: FailureLog
+    request_ids: RequestIds = field(default_factory=RequestIds)
+
+    def services(self, word: str, rules: Rules) -> EdgeServices:
+        """Those of one service. No region of shared memory is known."""
+        return EdgeServices(
+            core=cast(InferenceCore, self.core),
+            shared_memory=SharedMemoryTable(allow_registration=False),
+            access=AccessControl(RestrictedApis(rules.restrictions, _DIALECTS[word]), self.keys),
+            forwarding=HeaderForwarding(rules.forwarding),
+            limits=self.limits,
+            memory=self.memory,
+            log=cast(LogControl, None),  # inference does not ask for it
+            trace=cast(TraceControl, self.tracing),
+            failures=self.failures,
+            failure_log=self.failure_log,
+            access_log=self.access_log,
+            request_ids=self.request_ids,
+        )
+
+    async def know(self, name: str, version: int, outputs: tuple[str, ...]) -> None:
+        """As `ModelFacts.know`."""
+        await self.core.facts.know(name, version, outputs)
+
+
+# In place of the keys of a head that was read while others were coming into force.
+_OLD = KeyRing({})
+
+
+class _KeysOfHeads:
+    """What connections compare the keys of a head with that they have read before. Implements `KeySource` for that."""
+
+    def __init__(self, keys: ToldKeys) -> None:
+        self._keys = keys
+        self.ledger = keys.ledger
+
+    @property
+    def current(self) -> KeyRing:
+        return self._keys.current if self._keys.are_current else _OLD
+
+    @property
+    def changed(self) -> trio.Event:
+        return self._keys.changed
 
 
 class LinkedInference(DirectInference):
-    """Also passes on what may be meant for the core's jobs."""
+    """Also passes on what may be meant for the core's jobs, and callers that are charged in the core's process."""
+
+    def __init__(self, app: HttpApp, keys: ToldKeys | None) -> None:
+        super().__init__(app)
+        self._told = keys
+        if keys is not None:
+            self.keys = _KeysOfHeads(keys)
 
     @classmethod
-    def of(cls, services: EdgeServices, settings: HttpSettings) -> LinkedInference:
-        return cls(HttpApp(services, settings, route_table(settings.interface, has_console=False, has_metrics=False)))
+    def of(cls, services: EdgeServices, settings: HttpSettings, keys: ToldKeys | None = None) -> LinkedInference:
+        routes = route_table(settings.interface, has_console=False, has_metrics=False)
+        return cls(HttpApp(services, settings, routes), keys)
 
     def head(self, head: Head, data: bytes) -> DirectHead | None:
-        return None if b"prefer" in head.headers else super().head(head, data)
+        if b"prefer" in head.headers:
+            return None
+        found = super().head(head, data)
+        if found is None or self._told is None or found.account is None:
+            return found
+        return None if self._told.is_limited(found.account.name) else found
+
+    def begin(self, head: DirectHead, body: memoryview, sink: ReplySink) -> DirectRequest | None:
+        return None if head.keys is _OLD else super().begin(head, body, sink)

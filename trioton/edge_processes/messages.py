@@ -28,6 +28,10 @@ class Traced(msgspec.Struct, frozen=True, tag=True):
     is_on: bool
 
 
+class KeysChanged(msgspec.Struct, frozen=True, tag=True):
+    """Other keys of clients are in force, to be asked for by the link."""
+
+
 class Ping(msgspec.Struct, frozen=True, tag=True):
     """To be answered by `Figures`."""
 
@@ -60,6 +64,33 @@ class LogLine(msgspec.Struct, frozen=True, tag=True):
     lost: int = 0
 
 
+class AccessLines(msgspec.Struct, frozen=True, tag=True):
+    """Lines of the access log, with their ends, of requests that the edge has answered. `lost` ones before them could
+    not be sent."""
+
+    data: bytes
+    lost: int = 0
+
+
+class FailedCall(msgspec.Struct, frozen=True, tag=True):
+    """An inference request that the edge has answered with an error, for the console, which cuts texts."""
+
+    call: str
+    status: str
+    kind: str
+    text: str
+    model: str
+    version: str
+    id: str
+
+
+class KeyUse(msgspec.Struct, frozen=True, tag=True):
+    """What was used of keys since the last one: requests that have ended, bytes, and how many more are running, by the
+    names that the ledger shows them under."""
+
+    used: dict[str, tuple[int, float, int]]
+
+
 class Figures(msgspec.Struct, frozen=True, tag=True):
     """What has been counted since the last ones, and requests under way on connections of HTTP/2 now.
 
@@ -74,5 +105,5 @@ class Figures(msgspec.Struct, frozen=True, tag=True):
     streams: dict[str, int]
 
 
-ToEdge: TypeAlias = Connect | Leave | Stop | Traced | Ping
-ToCore: TypeAlias = Ready | Progress | Upstream | LogLine | Figures
+ToEdge: TypeAlias = Connect | Leave | Stop | Traced | KeysChanged | Ping
+ToCore: TypeAlias = Ready | Progress | Upstream | LogLine | AccessLines | FailedCall | KeyUse | Figures

@@ -9,25 +9,33 @@ import signal
 import socket
 import sys
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 
 import trio
 
+from protocol.access.told_keys import ToldKeys
 from protocol.edge_link.linked_core import LinkedCore
+from protocol.errors import Unavailable
 from protocol.failures import CallbackFailures
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
+from protocol.log.access_log import AccessLog
+from protocol.log.failure_log import FailureLog
 from protocol.open_connections import OpenConnections
 from protocol.reactor.arrivals import HandedOver
 from protocol.reactor.drivers import the_poller
 from protocol.sync.wakeup import Wakeup
 from trioton.allocator import give_back_when_idle, keep_freed_memory
+from trioton.edge_processes.access_lines import LineSender
 from trioton.edge_processes.channel import Channel, ChannelLost
-from trioton.edge_processes.figures import FigureSource
-from trioton.edge_processes.linked import Tracing, linked_services
+from trioton.edge_processes.failed_calls import FailureTeller
+from trioton.edge_processes.figures import FigureSource, KeyUseSource
+from trioton.edge_processes.linked import Linking, Tracing
 from trioton.edge_processes.log import log_to
 from trioton.edge_processes.messages import (
     Connect,
+    KeysChanged,
     Leave,
     Ping,
     Progress,
@@ -44,6 +52,8 @@ from trioton.loop_lag import LoopLag
 from trioton.process import GARBAGE_THRESHOLDS
 
 _PR_SET_NAME = 15
+# For the last lines of the access log.
+_LAST_LINES_SECONDS = 2.0
 
 
 def main() -> None:
@@ -74,6 +84,10 @@ class EdgeProgram:
         self._lag = LoopLag()
         self._core = LinkedCore(linked, failures=self._failures)
         self._tracing = Tracing()
+        self._lines = LineSender(self._channel)
+        self._keys = ToldKeys(lambda: self._core.keys_number) if start.has_keys else None
+        self._key_use = None if self._keys is None else KeyUseSource(self._keys.ledger)
+        self._keys_changed = Wakeup()
         self._figures = FigureSource(self._limits, self._failures, self._lag, self._connections)
         self._arrivals = {
             word: HandedOver(address, partial(self._note_end, word)) for word, address in start.addresses.items()
@@ -96,7 +110,10 @@ class EdgeProgram:
             nursery.start_soon(self._receive, nursery.cancel_scope)
             poller = the_poller(start.poller)
             with poller.busy.limited_to(start.busy_poll_seconds):
+                nursery.start_soon(self._lines.run)
                 await nursery.start(self._run_link, nursery.cancel_scope)
+                if self._keys is not None:
+                    await nursery.start(self._keep_keys, self._keys)
                 async with trio.open_nursery() as services:
                     for serve in edge_services(start, self._serving()):
                         await services.start(serve)
@@ -104,6 +121,8 @@ class EdgeProgram:
                     gc.freeze()
                     gc.set_threshold(*GARBAGE_THRESHOLDS)
                     self._channel.send(Ready())
+            with trio.move_on_after(_LAST_LINES_SECONDS):
+                await self._lines.flush()
             nursery.cancel_scope.cancel()
         self._channel.close()
 
@@ -116,10 +135,33 @@ class EdgeProgram:
             failures=self._failures,
             connections=self._connections,
             memory=memory,
-            linked=linked_services(self._core, self._tracing, self._limits, memory, self._failures),
+            linking=self._linking(memory),
             leaving=self._leaving,
             stop=self._stop,
         )
+
+    def _linking(self, memory: RequestMemory) -> Linking:
+        failure_log = FailureLog()
+        if self._start.tells_failures:
+            failure_log.on_failure = FailureTeller(self._channel).note
+        access_log = AccessLog(self._start.access, self._lines.put)
+        return Linking(
+            self._core, self._keys, self._tracing, self._limits, memory, self._failures, access_log, failure_log
+        )
+
+    async def _keep_keys(
+        self, keys: ToldKeys, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Started once they are known. The core's process decides for those that are not."""
+        with suppress(Unavailable):  # the core is gone
+            while True:
+                while not keys.are_current:
+                    table = await self._core.key_table()
+                    assert table is not None
+                    keys.take(table)
+                task_status.started()
+                task_status = trio.TASK_STATUS_IGNORED
+                await self._keys_changed.wait()
 
     async def _receive(self, scope: trio.CancelScope) -> None:
         while True:
@@ -140,7 +182,11 @@ class EdgeProgram:
                     self._stop.set()
                 case Traced(is_on):
                     self._tracing.is_sampling = is_on
+                case KeysChanged():
+                    self._keys_changed.wake()
                 case Ping():
+                    if self._key_use is not None and (used := self._key_use.take()) is not None:
+                        self._channel.send(used)
                     self._channel.send(self._figures.take())
 
     async def _run_link(

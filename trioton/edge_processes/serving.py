@@ -11,11 +11,13 @@ from typing import Protocol
 import trio
 
 from protocol.failures import CallbackFailures
+from protocol.grpc.relay.linked import Linked as GrpcLinked
 from protocol.grpc.relay.server import serve_relayed
 from protocol.grpc.settings import ALPN_PROTOCOL as GRPC_ALPN_PROTOCOL
 from protocol.http.connections import ALPN_PROTOCOLS, serve_app
 from protocol.http.exchange import App
 from protocol.http.relay.app import RelayApp
+from protocol.http.relay.linked import Linked as HttpLinked
 from protocol.http.relay.linked import LinkedApp
 from protocol.http.relay.upstream import Upstreams
 from protocol.limits.counter import LimitCounter
@@ -23,8 +25,7 @@ from protocol.limits.request_memory import RequestMemory
 from protocol.open_connections import OpenConnections
 from protocol.reactor.arrivals import HandedOver
 from protocol.reactor.tls import server_context
-from protocol.services import EdgeServices
-from trioton.edge_processes.linked import LinkedInference
+from trioton.edge_processes.linked import LinkedInference, Linking
 from trioton.edge_processes.start import EdgeStart
 
 
@@ -45,7 +46,7 @@ class Serving:
     memory: RequestMemory
     leaving: trio.Event
     stop: trio.Event
-    linked: EdgeServices
+    linking: Linking
 
 
 def edge_services(start: EdgeStart, serving: Serving) -> Iterator[Serve]:
@@ -65,10 +66,15 @@ def edge_services(start: EdgeStart, serving: Serving) -> Iterator[Serve]:
                 memory=serving.memory,
                 failures=serving.failures,
                 connections=serving.connections,
-                linked=serving.linked if word in start.linked else None,
+                linked=_grpc_linked(start, serving) if word in start.linked else None,
             )
         else:
             yield partial(_serve_http, start, serving, word, tls)
+
+
+def _grpc_linked(start: EdgeStart, serving: Serving) -> GrpcLinked:
+    linking = serving.linking
+    return GrpcLinked(linking.services("grpc", start.rules["grpc"]), linking.keys, linking.know)
 
 
 async def _serve_http(
@@ -86,7 +92,10 @@ async def _serve_http(
     app: App = relay
     direct: LinkedInference | None = None
     if word in start.linked:
-        app, direct = LinkedApp(serving.linked, settings, relay), LinkedInference.of(serving.linked, settings)
+        linking = serving.linking
+        services = linking.services(word, start.rules[word])
+        app = LinkedApp(HttpLinked(services, linking.keys, linking.know), settings, relay)
+        direct = LinkedInference.of(services, settings, linking.keys)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(upstreams.run)
         await serve_app(

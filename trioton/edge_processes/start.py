@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from protocol.grpc.settings import GrpcSettings
 from protocol.http.settings import HttpSettings
+from protocol.log.access_log import AccessPolicy
 from protocol.reactor.drivers import PollerKind
 from protocol.reactor.tls import TlsFiles
-from trioton.edge_processes.linked import linked_words
+from trioton.edge_processes.linked import Rules, linked_words, rules_of
 from trioton.settings import Address, Settings
 
 
@@ -22,7 +23,11 @@ class EdgeStart:
         addresses: where clients reach the services that it serves, by the words of their flags.
         memory: the most bytes that it holds of responses.
         tls: certificates by the words of the services that have any.
-        linked: services whose plain inference it answers by the link to the core.
+        linked: services whose inference it answers by the link to the core.
+        rules: theirs, of access and headers.
+        has_keys: whether the server has keys of clients, which the core tells.
+        access: which requests have lines in the access log.
+        tells_failures: whether the core is to be told of requests that fail.
     """
 
     number: int
@@ -32,6 +37,10 @@ class EdgeStart:
     grpc: GrpcSettings
     tls: Mapping[str, TlsFiles]
     linked: frozenset[str]
+    rules: Mapping[str, Rules]
+    has_keys: bool
+    access: AccessPolicy
+    tells_failures: bool
     log_verbose: int
     poller: PollerKind
     busy_poll_seconds: float
@@ -48,6 +57,10 @@ def edge_start(settings: Settings, number: int, addresses: Mapping[str, Address]
         settings.grpc_edge(),
         {word: found for word, found in files.items() if found is not None and word in addresses},
         linked_words(settings),
+        rules_of(settings),
+        settings.auth_keys_file is not None,
+        settings.access_log.policy,
+        settings.console,
         settings.log_verbose,
         settings.poller,
         settings.busy_poll_seconds(),

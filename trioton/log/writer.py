@@ -57,6 +57,11 @@ class LogWriter:
         if self._ring.put(line):
             self._news.set()
 
+    def note_lost(self, count: int) -> None:
+        """So many lines were lost before they came here."""
+        if count:
+            self._ring.give_up(count)
+
     def reopen(self) -> None:
         """Let go of the file, which is about to be moved away or was, and open what is there under its name."""
         self._reopens = True

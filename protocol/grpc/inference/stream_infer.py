@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
 
 import trio
 from grpclib.exceptions import StreamTerminatedError
@@ -50,8 +50,15 @@ from protocol.shared_memory.lease import Lease
 from protocol.shared_memory.placement import PlacedRequest
 from protocol.sync.wakeup import Wakeup
 
-# Has the request in a message answered by another edge, whose response messages it passes on.
-Elsewhere: TypeAlias = Callable[[memoryview, Callable[[Message], Awaitable[None]]], Awaitable[None]]
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Where the core is in another process. `answer` has the request in a message answered by the edge there, whose
+    response messages it passes on; `know` has at hand what inference asks of a model of that name and version, and of
+    these outputs."""
+
+    answer: Callable[[memoryview, Callable[[Message], Awaitable[None]]], Awaitable[None]]
+    know: Callable[[str, int, tuple[str, ...]], Awaitable[None]]
 
 
 class _Request(PendingReply, kw_only=True):
@@ -271,15 +278,18 @@ class StreamInfer:
         request.decoded = self._call.decode(read, data, request.trace, self.origin)
         inference, placement = request.decoded.request, request.decoded.placement
         inference.response_memory = self._response_memory
-        if self._account is not None:
-            request.charge = inference.charge = await self._account.admit_when_known(read.model_name, len(data))
-        inference.trace = measured(request.record, request.trace)
-        if self._elsewhere is not None:
+        if (elsewhere := self._elsewhere) is not None:
+            classes = () if placement is None else tuple(placement.classes)
+            await elsewhere.know(inference.model_name, inference.model_version, classes)
             request.is_decoupled = self._core.is_decoupled(inference.model_name, inference.model_version)
             if is_elsewhere or (placement is not None and placement.uses_regions):
                 request.message = data
+                request.is_logged = True  # by that edge, which charges it, too
                 return
             can_submit = can_submit and not request.is_decoupled
+        if self._account is not None:
+            request.charge = inference.charge = await self._account.admit_when_known(read.model_name, len(data))
+        inference.trace = measured(request.record, request.trace)
         if can_submit and placement is None and request.trace is None:
             request.submitted = self._core.submit(inference, request)
             if request.is_decoupled:
@@ -447,7 +457,7 @@ class StreamInfer:
             try:
                 if request.message is not None:
                     assert self._elsewhere is not None
-                    await self._elsewhere(request.message, partial(self._send, request))
+                    await self._elsewhere.answer(request.message, partial(self._send, request))
                     self._finish(request)
                     return
                 was_told = await self._core.infer_stream(request.decoded.request, respond)
@@ -471,7 +481,7 @@ class StreamInfer:
         async def keep(response: Message) -> None:
             responses.append(response)
 
-        await self._elsewhere(message, keep)
+        await self._elsewhere.answer(message, keep)
         return responses[-1]
 
     def _fail(self, request: _Request, error: Exception, submitted: Submitted | None = None) -> None:

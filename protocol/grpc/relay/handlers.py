@@ -89,6 +89,7 @@ class Relay:
             raise Unavailable((_value(call.trailers, b"grpc-message") or b"").decode() or _LOST)
 
     async def _relay(self, stream: Stream, message: memoryview | None) -> None:
+        stream.is_unlogged = True  # here
         stream.deadline = math.inf
         if stream.scope is not None:
             stream.scope.deadline = math.inf

@@ -5,71 +5,115 @@ and cross the link as tensors. What does not cross is relayed.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from grpclib.const import Cardinality, Handler
 
+from protocol.access.told_keys import ToldKeys
+from protocol.grpc.access import guarded
 from protocol.grpc.call.stream import Stream
 from protocol.grpc.codec.request_templates import RequestTemplates
 from protocol.grpc.inference.failed_calls import MODEL_INFER, MODEL_STREAM_INFER
 from protocol.grpc.inference.infer import InferCall, answer, describe
-from protocol.grpc.inference.stream_infer import StreamInfer
+from protocol.grpc.inference.stream_infer import Elsewhere, StreamInfer
 from protocol.grpc.relay.handlers import Relay
 from protocol.grpc.settings import GrpcSettings
 from protocol.load_report import FORMAT_HEADER
+from protocol.quotas.accounts import Charge
 from protocol.reactor.replies import Replies
 from protocol.services import EdgeServices
 
+Know = Callable[[str, int, tuple[str, ...]], Awaitable[None]]
+"""Has at hand what inference asks of a model of that name and version, and of these outputs: `ModelFacts.know`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """What such an edge has of the link: the services that it runs inference by, the keys of clients, if there are any,
+    and what is known of models."""
+
+    services: EdgeServices
+    keys: ToldKeys | None
+    know: Know
+
 
 class LinkedInference:
-    """Handlers of such an edge. `services` are those of the link; `relay` has the core's edge answer. `replies` are as
-    in `StreamInfer`."""
+    """Handlers of such an edge; `relay` has the core's edge answer. `replies` are as in `StreamInfer`."""
 
     def __init__(
         self,
-        services: EdgeServices,
+        linked: Linked,
         settings: GrpcSettings,
         templates: RequestTemplates,
         replies: Replies | None,
         relay: Relay,
     ) -> None:
-        self._services = services
-        self._most_in_flight = settings.max_in_flight_per_stream
+        self._linked = linked
+        self._services = linked.services
+        self._settings = settings
         self._replies = replies if settings.has_fast_path else None
         self._templates = templates
         self._relay = relay
 
     def handlers(self) -> Mapping[str, Handler]:
-        return {
+        own = {
             MODEL_INFER: Handler(self._infer, Cardinality.UNARY_UNARY, memoryview, bytes),
             MODEL_STREAM_INFER: Handler(self._infer_stream, Cardinality.STREAM_STREAM, memoryview, bytes),
         }
+        checked = guarded(own, self._services.access)
+        return {method: handler._replace(func=partial(self._run, handler.func)) for method, handler in checked.items()}
+
+    async def _run(self, handle: Callable[[Stream], Awaitable[None]], stream: Stream) -> None:
+        if self._is_the_cores(stream):
+            if stream.method == MODEL_INFER:  # which has one message, and is read as such
+                await self._relay.relay_message(stream, await stream.recv_message())
+            else:
+                await self._relay.handle(stream)
+            return
+        if self._settings.compression_level:
+            stream.compress_responses(self._settings.compression_level)
+        await handle(stream)
 
     async def _infer(self, stream: Stream) -> None:
         message = await stream.recv_message()
-        if self._is_the_cores(stream):
+        if self._services.trace.is_sampling:
             await self._relay.relay_message(stream, message)
             return
+        charge = None if stream.account is None else stream.account.admit(None, len(message))
+        try:
+            await self._answer(stream, message, charge)
+        finally:
+            if charge is not None:
+                charge.end()
+
+    async def _answer(self, stream: Stream, message: memoryview, charge: Charge | None) -> None:
         read = self._templates.read(message)
         origin = stream.origin
         stream.describe = partial(describe, read, time.monotonic_ns(), origin)
         origin.name(read.names.id)
-        decoded = InferCall(self._services, self._templates, stream).decode(read, message, None, origin)
-        placement = decoded.placement
+        decoded = InferCall(self._services, self._templates, stream).decode(read, message, stream.record, origin)
+        request, placement = decoded.request, decoded.placement
         if placement is not None and placement.uses_regions:
+            if charge is not None:
+                charge.withdraw(len(message))
             await self._relay.relay_message(stream, message)
-        else:
-            await stream.send_message(await answer(self._services, decoded))
+            return
+        if placement is not None:
+            await self._linked.know(request.model_name, request.model_version, tuple(placement.classes))
+        await stream.send_message(await answer(self._services, decoded, charge))
 
     async def _infer_stream(self, stream: Stream) -> None:
-        # A stream that is to end as one of its requests does ends as the core says.
-        if self._is_the_cores(stream) or stream.header("triton_grpc_error") is not None:
-            await self._relay.handle(stream)
-            return
-        elsewhere = partial(self._relay.answer, stream)
-        await StreamInfer(self._services, self._templates, self._replies, stream, self._most_in_flight, elsewhere).run()
+        most, answer_elsewhere = self._settings.max_in_flight_per_stream, partial(self._relay.answer, stream)
+        elsewhere = Elsewhere(answer_elsewhere, self._linked.know)
+        await StreamInfer(self._services, self._templates, self._replies, stream, most, elsewhere).run()
 
     def _is_the_cores(self, stream: Stream) -> bool:
-        """Traces and load reports are."""
-        return self._services.trace.is_sampling or stream.header(FORMAT_HEADER.decode()) is not None
+        """Traces, load reports, callers with a quota, and streams that end as one of their requests does are."""
+        if self._services.trace.is_sampling or stream.header(FORMAT_HEADER.decode()) is not None:
+            return True
+        if stream.method == MODEL_STREAM_INFER and stream.header("triton_grpc_error") is not None:
+            return True
+        keys = self._linked.keys
+        return keys is not None and keys.are_elsewhere(stream.header)

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import trio
 
 from protocol.failures import CallbackFailures
+from protocol.grpc.access import UNLOGGED
 from protocol.grpc.codec.request_templates import RequestTemplates
 from protocol.grpc.connection.calls import Shared
 from protocol.grpc.inference.direct_infer import DirectInfer
 from protocol.grpc.relay.handlers import EveryMethod, Relay
-from protocol.grpc.relay.linked import LinkedInference
+from protocol.grpc.relay.linked import Linked, LinkedInference
 from protocol.grpc.relay.upstream import Open, Upstreams
 from protocol.grpc.server import serve_calls
 from protocol.grpc.settings import GrpcSettings
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
-from protocol.log.failure_log import FailureLog
-from protocol.log.request_ids import RequestIds
 from protocol.open_connections import OpenConnections
 from protocol.reactor.arrivals import Arrivals
 from protocol.reactor.drivers import the_poller
 from protocol.reactor.replies import Replies
-from protocol.services import EdgeServices
 
 
 async def serve_relayed(
@@ -34,7 +34,7 @@ async def serve_relayed(
     memory: RequestMemory,
     failures: CallbackFailures,
     connections: OpenConnections,
-    linked: EdgeServices | None = None,
+    linked: Linked | None = None,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """As `serve_grpc`, with the core's edge behind `open_upstream` to answer the calls; inference is run by `linked`,
@@ -43,20 +43,29 @@ async def serve_relayed(
     replies = Replies(failures)
     relay = Relay(upstreams, settings.compression_level)
     templates = RequestTemplates()
-    own = {} if linked is None else LinkedInference(linked, settings, templates, replies, relay).handlers()
     shared = Shared(
-        EveryMethod(relay.handler(), own),
+        EveryMethod(relay.handler()),
         settings.limits,
         limits,
         memory,
         threads=trio.CapacityLimiter(settings.threads),
-        direct=None if linked is None else DirectInfer.of(linked, settings, templates, replies),
-        flush=(lambda: None) if linked is None else linked.core.flush,
         poller=the_poller(),
         failures=failures,
-        failure_log=FailureLog() if linked is None else linked.failure_log,
-        request_ids=RequestIds() if linked is None else linked.request_ids,
     )
+    if linked is not None:
+        services = linked.services
+        own = LinkedInference(linked, settings, templates, replies, relay).handlers()
+        shared = replace(
+            shared,
+            handlers=EveryMethod(relay.handler(), own),
+            direct=DirectInfer.of(services, settings, templates, replies),
+            flush=services.core.flush,
+            failure_log=services.failure_log,
+            request_ids=services.request_ids,
+            key_name=services.access.key_name,
+            access_log=services.access_log,
+            unlogged=UNLOGGED,
+        )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(upstreams.run)
         await serve_calls(shared, settings, replies, connections, stop, arrivals=arrivals, task_status=task_status)

@@ -7,15 +7,19 @@ memory: their bodies have been read then, and go to the core's edge as they were
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
+from protocol.access.told_keys import ToldKeys
 from protocol.errors import ServerError
 from protocol.http.app import HttpApp
-from protocol.http.charges import declared_size
-from protocol.http.exchange import Exchange, HttpRequest
+from protocol.http.charges import ChargedWriter, declared_size
+from protocol.http.exchange import Exchange, Handler, HttpRequest
+from protocol.http.handlers.generate import generate, generate_stream
 from protocol.http.handlers.infer import answer, read
-from protocol.http.handlers.jobs.submit import infer_or_job
+from protocol.http.handlers.jobs.submit import generate_or_job, infer_or_job
 from protocol.http.relay.app import RelayApp
 from protocol.http.reply import Reply
 from protocol.http.route_table import RouteTable
@@ -27,17 +31,36 @@ from protocol.services import EdgeServices
 # Of all the memory of the edge, what one body may take: a larger one is relayed as it comes.
 _SHARE_OF_BODY = 4
 
+Know = Callable[[str, int, tuple[str, ...]], Awaitable[None]]
+"""Has at hand what inference asks of a model of that name and version, and of these outputs: `ModelFacts.know`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """What such an edge has of the link: the services that it runs inference by, the keys of clients, if there are any,
+    and what is known of models."""
+
+    services: EdgeServices
+    keys: ToldKeys | None
+    know: Know
+
 
 class LinkedApp:
-    """The application of such an edge. `services` are those of the link; `relay` answers all that is no inference."""
+    """The application of such an edge; `relay` answers all that is no inference."""
 
-    def __init__(self, services: EdgeServices, settings: HttpSettings, relay: RelayApp) -> None:
-        self._services = services
+    def __init__(self, linked: Linked, settings: HttpSettings, relay: RelayApp) -> None:
+        self._linked = linked
+        self._services = linked.services
         self._relay = relay
-        routes = [each for each in routes_of(settings.interface) if each.handler is infer_or_job]
-        self._inference = HttpApp(
-            services, settings, RouteTable(tuple(replace(each, handler=self._infer) for each in routes))
-        )
+        own: Mapping[Handler, Handler] = {
+            infer_or_job: self._infer,
+            generate_or_job: partial(self._generate, generate),
+            generate_stream: partial(self._generate, generate_stream),
+        }
+        routes = [
+            replace(each, handler=own[each.handler]) for each in routes_of(settings.interface) if each.handler in own
+        ]
+        self._inference = HttpApp(linked.services, settings, RouteTable(tuple(routes)))
 
     async def __call__(self, exchange: Exchange) -> None:
         if self._may_cross(exchange):
@@ -51,18 +74,34 @@ class LinkedApp:
         if b"prefer" in headers or FORMAT_HEADER in headers or services.trace.is_sampling:
             return False
         try:
-            self._inference.find(exchange.method, exchange.raw_path, headers)
+            endpoint, _ = self._inference.routes.find(exchange.raw_path)
+            endpoint.route(exchange.method)
         except ServerError:  # the core's edge knows more routes
             return False
-        return declared_size(headers) <= services.memory.limit // _SHARE_OF_BODY
+        if declared_size(headers) > services.memory.limit // _SHARE_OF_BODY:
+            return False
+        keys = self._linked.keys
+        return keys is None or not keys.are_elsewhere(partial(endpoint.header, headers))
 
-    async def _infer(self, request: HttpRequest) -> Reply:
+    async def _infer(self, request: HttpRequest) -> Reply | None:
+        await self._linked.know(request.model_name, request.model_version, ())
         decoded = await read(request)
         placement = decoded.placement
         if placement is None or not placement.uses_regions:
+            if placement is not None and placement.classes:
+                await self._linked.know(request.model_name, request.model_version, tuple(placement.classes))
             return await answer(request, decoded)
         del decoded
-        exchange = cast(Exchange, request.writer)  # there are no keys, so it is charged to nobody
-        reply = await self._relay.reply_to(exchange, request.body)
+        request.is_elsewhere = True
+        reply = await self._relay.reply_to(_exchange_of(request), request.body)
         request.origin.request_id = reply.request_id
         return reply
+
+    async def _generate(self, handler: Handler, request: HttpRequest) -> Reply | None:
+        await self._linked.know(request.model_name, request.model_version, ())
+        return await handler(request)
+
+
+def _exchange_of(request: HttpRequest) -> Exchange:
+    writer = request.writer
+    return cast(Exchange, writer.writer if isinstance(writer, ChargedWriter) else writer)

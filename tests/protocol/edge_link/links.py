@@ -12,8 +12,10 @@ from functools import partial
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from protocol.access.control import KeySource
 from protocol.core import InferenceCore
 from protocol.edge_link.generation import Generation
+from protocol.edge_link.keys import TellingKeys
 from protocol.edge_link.limits import LinkLimits
 from protocol.edge_link.link_server import LinkServer
 from protocol.edge_link.linked_core import LinkedCore
@@ -33,11 +35,16 @@ class Link:
 
 
 @asynccontextmanager
-async def linked(core: InferenceCore, limits: LinkLimits = LinkLimits()) -> AsyncIterator[Link]:  # noqa: B008 (frozen)
+async def linked(
+    core: InferenceCore,
+    limits: LinkLimits = LinkLimits(),  # noqa: B008 (frozen)
+    keys: KeySource | None = None,
+) -> AsyncIterator[Link]:
     """A core, as edges in another process would have it. Nothing may fail unseen."""
     ours, theirs = socket.socketpair()
     generation, failures = Generation(), CallbackFailures()
-    server = LinkServer(core, ours, limits=limits, generation=generation, failures=failures)
+    telling = None if keys is None else TellingKeys(keys, generation)
+    server = LinkServer(core, ours, limits=limits, generation=generation, keys=telling, failures=failures)
     edge = LinkedCore(theirs, failures=failures)
     link = Link(edge, server, generation, failures, trio.CancelScope(), trio.CancelScope())
 

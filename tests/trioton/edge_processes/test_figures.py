@@ -5,7 +5,10 @@ from __future__ import annotations
 from protocol.failures import CallbackFailures
 from protocol.limits.counter import LimitCounter
 from protocol.open_connections import Open, OpenConnections
-from trioton.edge_processes.figures import EdgeFigures, FigureSource
+from protocol.quotas.accounts import Ledger, Terms
+from protocol.quotas.quota import Unit
+from trioton.edge_processes.figures import EdgeFigures, FigureSource, KeyUseSource
+from trioton.edge_processes.messages import KeyUse
 from trioton.loop_lag import LoopLag
 
 
@@ -41,3 +44,29 @@ def test_another_life_of_the_edge_goes_on_with_the_sums() -> None:
         sums.add(FigureSource(counted, CallbackFailures(), lag, OpenConnections()).take())
     assert limits.counts() == {("grpc", "max_connections"): 2}
     assert sums.lag().cumulative[-1] == 2
+
+
+def test_use_of_keys_is_added_up_over_edges_and_ends_with_them() -> None:
+    terms = [Terms("alice"), Terms("bob")]
+    own, core = Ledger(lambda: 0.0), Ledger(lambda: 0.0)
+    own.adopt(terms)
+    core.adopt(terms)
+    source = KeyUseSource(own)
+    figures = EdgeFigures(LimitCounter(), CallbackFailures(), lambda: core)
+    assert source.take() is None
+    charges = [own.account("alice").admit(None, 10) for _ in range(3)]
+    charges[0].settle(Unit.BYTES, 5)
+    charges[0].end()
+    charges[1].withdraw(10)
+    charges[1].end()
+    first = source.take()
+    assert first is not None
+    figures.add_use(first)
+    usage = core.account("alice").usage
+    assert (usage.requests, usage.bytes, usage.running) == (1, 25, 1)
+    assert source.take() is None
+    figures.note_end()
+    assert (usage.requests, usage.running) == (1, 0)
+    core.adopt(terms[1:])
+    figures.add_use(KeyUse({"alice": (1, 1.0, 1), "bob": (2, 1.0, 0)}))
+    assert core.account("bob").usage.requests == 2

@@ -14,16 +14,7 @@ BOTH = frozenset(("http", "grpc"))
     ("flags", "words"),
     [
         ((), BOTH),
-        (("--auth-keys-file=keys.toml",), frozenset()),
-        (("--access-log=errors",), frozenset()),
-        (("--access-log=off",), BOTH),
-        (("--console",), frozenset()),
-        (("--capture=/tmp/there",), frozenset()),
-        (("--http-restricted-api=inference:key=value",), {"grpc"}),
-        (("--http-header-forward-pattern=x-.*",), {"grpc"}),
-        (("--grpc-restricted-protocol=inference:key=value",), {"http"}),
-        (("--grpc-header-forward-pattern=x-.*",), {"http"}),
-        (("--grpc-infer-response-compression-level=low",), {"http"}),
+        (("--auth-keys-file=keys.toml", "--access-log=errors", "--console", "--capture=/tmp/there"), BOTH),
     ],
 )
 def test_words(flags: tuple[str, ...], words: frozenset[str]) -> None:

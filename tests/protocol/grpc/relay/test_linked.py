@@ -14,19 +14,34 @@ import pytest
 import trio
 from tritonclient.grpc import service_pb2
 
+from protocol.access.control import AccessControl
+from protocol.access.key_table import key_table
+from protocol.access.keys import KeyRing
+from protocol.access.told_keys import ToldKeys
 from protocol.core import InferenceCore
 from protocol.failures import CallbackFailures
+from protocol.grpc.relay.linked import Linked
 from protocol.grpc.relay.server import serve_relayed
 from protocol.limits.counter import LimitCounter
 from protocol.open_connections import OpenConnections
 from protocol.reactor.arrivals import Listening
 from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable
+from tests.protocol.edge_link.links import Link
 from tests.protocol.edge_link.links import linked as link_to
 from tests.protocol.grpc.drivers import driver
 from tests.protocol.grpc.edge_services import FakeTraceControl, edge_services
 from tests.protocol.grpc.fakes import FakeCore
 from tests.protocol.grpc.served import LOCAL, SMALL, Served, serving, wire_request
+
+RING = KeyRing.parse(
+    """
+    keys.alice = { key = "alice-0123456789abcdef", allow = ["inference"] }
+    keys.bob = { key = "bob-0123456789abcdef", allow = ["inference"], quota = "many" }
+    quotas.many.requests = { limit = 100, seconds = 60 }
+    """,
+    source="keys.toml",
+)
 
 
 @dataclass
@@ -38,13 +53,19 @@ class Relayed(Served):
 
 
 @asynccontextmanager
-async def relaying(**parts: Any) -> AsyncIterator[Relayed]:
+async def relaying(keys: ToldKeys | None = None, **parts: Any) -> AsyncIterator[Relayed]:
     """An edge with a link, whose services `edge_services` makes of `parts`, in front of another one."""
     linked = FakeCore()
-    async with serving() as behind, trio.open_nursery() as nursery, link_to(cast(InferenceCore, linked)) as link:
+    async with (
+        serving() as behind,
+        trio.open_nursery() as nursery,
+        link_to(cast(InferenceCore, linked), keys=keys) as link,
+    ):
         linked.tasks = nursery
         services = edge_services(linked, shared_memory=SharedMemoryTable(allow_registration=False), **parts)
         services = replace(services, core=cast(InferenceCore, link.core))
+        if keys is not None:
+            services = replace(services, access=AccessControl(keys=keys))
         host, _, port = behind.address.rpartition(":")
 
         async def open_one(client: str) -> trio.SocketStream:
@@ -54,12 +75,12 @@ async def relaying(**parts: Any) -> AsyncIterator[Relayed]:
         arrivals = await Listening.open("127.0.0.1", 0)
         address = "{}:{}".format(*arrivals.address)
         edge = Relayed(address, linked, services, behind.stop, behind.has_ended, behind)
-        nursery.start_soon(lambda: serve(services, arrivals, open_one))
+        nursery.start_soon(serve, services, arrivals, open_one, link, keys)
         yield edge
         nursery.cancel_scope.cancel()
 
 
-async def serve(services: EdgeServices, arrivals: Listening, open_one: Any) -> None:
+async def serve(services: EdgeServices, arrivals: Listening, open_one: Any, link: Link, keys: ToldKeys | None) -> None:
     await serve_relayed(
         open_one,
         replace(LOCAL, has_fast_path=driver.has_fast_path),
@@ -69,7 +90,7 @@ async def serve(services: EdgeServices, arrivals: Listening, open_one: Any) -> N
         memory=services.memory,
         failures=CallbackFailures(),
         connections=OpenConnections(),
-        linked=services,
+        linked=Linked(services, keys, link.core.facts.know),
     )
 
 
@@ -231,3 +252,51 @@ async def test_a_model_that_has_become_decoupled_is_answered_for(monkeypatch: py
         assert await streamed(edge, wire_request(request_id="1")) == [("1", "")]
         monkeypatch.setattr(FakeCore, "is_decoupled", lambda core, name, version=-1: True)
         assert len(await streamed(edge, wire_request(request_id="2"))) == 1
+
+
+def told(*, is_current: bool = True) -> ToldKeys:
+    keys = ToldKeys(lambda: 0 if is_current else 1)
+    keys.take(key_table(RING, 0))
+    return keys
+
+
+def bearer(name: str) -> Any:
+    return (("authorization", f"Bearer {name}-0123456789abcdef"),)
+
+
+async def test_callers_are_checked_and_charged_here() -> None:
+    keys = told()
+    async with relaying(keys) as edge:
+        with pytest.raises(grpc.RpcError) as failed:
+            await edge.run_stub(lambda stub: stub.ModelInfer(wire_request()))
+        assert failed.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        await edge.run_stub(lambda stub: stub.ModelInfer(wire_request(), metadata=bearer("alice")))
+        requests = [wire_request(request_id=name) for name in "abc"]
+        await edge.run_stub(lambda stub: list(stub.ModelStreamInfer(iter(requests), metadata=bearer("alice"))))
+        assert (len(edge.core.requests), edge.clients) == (4, [])
+        usage = keys.ledger.account("alice").usage
+        assert (usage.requests, usage.running) == (4, 0)
+        sent = sum(request.ByteSize() for request in (wire_request(), *requests))
+        assert usage.bytes > sent
+
+
+@pytest.mark.parametrize(("name", "is_current"), [("bob", True), ("alice", False)])
+async def test_callers_with_a_quota_and_keys_that_come_in_are_the_cores(name: str, is_current: bool) -> None:
+    async with relaying(told(is_current=is_current)) as edge:
+        await edge.run_stub(lambda stub: stub.ModelInfer(wire_request(), metadata=bearer(name)))
+        requests = [wire_request(request_id=name) for name in "abc"]
+        await edge.run_stub(lambda stub: list(stub.ModelStreamInfer(iter(requests), metadata=bearer(name))))
+        assert (edge.core.requests, len(edge.behind.core.requests)) == ([], 4)
+
+
+async def test_what_the_core_answers_is_not_charged_here() -> None:
+    keys = told()
+    async with relaying(keys) as edge:
+        with pytest.raises(grpc.RpcError):
+            await edge.run_stub(lambda stub: stub.ModelInfer(into_region(), metadata=bearer("alice")))
+        messages = await edge.run_stub(
+            lambda stub: list(stub.ModelStreamInfer(iter([into_region()]), metadata=bearer("alice")))
+        )
+        assert "shared memory" in messages[0].error_message
+        usage = keys.ledger.account("alice").usage
+        assert (usage.requests, usage.running, usage.bytes) == (0, 0, 0)

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import pytest
 import trio
 
+from protocol.access.told_keys import ToldKeys
 from protocol.http.connections import serve_app
 from protocol.http.exchange import App
 from protocol.http.relay.app import RelayApp
-from protocol.http.relay.linked import LinkedApp
+from protocol.http.relay.linked import Linked, LinkedApp
 from protocol.http.relay.upstream import Upstreams
 from protocol.http.settings import ConnectionLimits, HttpSettings
 from protocol.limits.request_memory import RequestMemory
@@ -34,6 +35,10 @@ class Relayed:
 Relays = Callable[..., Awaitable[Relayed]]
 
 
+async def _know_all(name: str, version: int, outputs: tuple[str, ...]) -> None:
+    """The core is in this process."""
+
+
 @pytest.fixture(params=[True], ids=["fast"])
 def has_fast_path(request: pytest.FixtureRequest) -> bool:
     """The core's edge is not what is tested here."""
@@ -49,6 +54,7 @@ async def relays(nursery: trio.Nursery, serve: Serve) -> AsyncIterator[Relays]:
         behind: EdgeServices | None = None,
         linked: EdgeServices | None = None,
         *,
+        keys: ToldKeys | None = None,
         memory: int = 1 << 30,
         settings: HttpSettings = HttpSettings(),  # noqa: B008 (frozen)
     ) -> Relayed:
@@ -63,7 +69,7 @@ async def relays(nursery: trio.Nursery, serve: Serve) -> AsyncIterator[Relays]:
         app: App
         app = relay = RelayApp(relayed.upstreams, account, relayed.refused.append, 60, 0.1)
         if linked is not None:
-            app = LinkedApp(linked, settings, relay)
+            app = LinkedApp(Linked(linked, keys, _know_all), settings, relay)
         nursery.start_soon(relayed.upstreams.run)
         host, relayed.port = await nursery.start(serve_app, app, "127.0.0.1", 0, ConnectionLimits(), trio.Event())
         relayed.url = f"http://{host}:{relayed.port}"

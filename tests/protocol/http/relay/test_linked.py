@@ -11,8 +11,13 @@ import httpx
 import pytest
 import trio
 
+from protocol.access.control import AccessControl
+from protocol.access.key_table import key_table
+from protocol.access.keys import KeyRing
+from protocol.access.told_keys import ToldKeys
 from protocol.http.settings import HttpSettings
 from protocol.limits.request_memory import RequestMemory
+from protocol.log.access_log import AccessLog, AccessMode, AccessPolicy
 from tests.protocol.http.fake_core import FakeCore
 from tests.protocol.http.fake_services import FakeTraceControl, make_services
 from tests.protocol.http.relay.conftest import Relayed, Relays
@@ -94,7 +99,7 @@ async def test_what_is_wrong_is_refused_here(
         ("/v2/repository/index", b"{}", {}),
         (INFER, body(), {"prefer": "respond-async"}),
         (INFER, body(), {"endpoint-load-metrics-format": "text"}),
-        ("/v2/models/echo/generate", b'{"IN": [1, 2, 3, 4]}', {}),
+        ("/v2/models/echo/generate", b'{"IN": [1, 2, 3, 4]}', {"prefer": "respond-async"}),
         ("/v2/models/echo/versions/x/infer", body(), {}),
     ],
 )
@@ -145,3 +150,87 @@ async def test_traced_requests_are_relayed(relays: Relays, linked: FakeCore) -> 
     async with httpx.AsyncClient(base_url=edge.url) as client:
         assert (await client.post(INFER, content=body())).status_code == 200
     assert (linked.requests, len(edge.clients)) == ([], 1)
+
+
+@pytest.mark.parametrize("call", ["generate", "generate_stream"])
+async def test_generate_is_run_here(edge: Relayed, linked: FakeCore, call: str) -> None:
+    async with httpx.AsyncClient(base_url=edge.url) as client:
+        answer = await client.post(f"/v2/models/echo/{call}", content=b'{"IN": [1, 2, 3, 4]}')
+    assert answer.status_code == 200
+    assert b"1.0,2.0,3.0,4.0" in answer.content
+    assert edge.clients == []
+
+
+RING = KeyRing.parse(
+    """
+    keys.alice = { key = "alice-0123456789abcdef", allow = ["inference"] }
+    keys.bob = { key = "bob-0123456789abcdef", allow = ["inference"], quota = "many" }
+    keys.carol = { key = "carol-0123456789abcdef", allow = ["metadata"] }
+    quotas.many.requests = { limit = 100, seconds = 60 }
+    """,
+    source="keys.toml",
+)
+
+
+class Keyed:
+    """An edge with keys, and what it has written into its access log."""
+
+    def __init__(self, relays: Relays, core: FakeCore) -> None:
+        self.number = 0
+        self.keys = ToldKeys(lambda: self.number)
+        self.keys.take(key_table(RING, 0))
+        self.lines: list[dict[str, Any]] = []
+        services = make_services(core, allow_shared_memory=False)
+        log = AccessLog(AccessPolicy(AccessMode.ALL), lambda line: self.lines.append(json.loads(line)))
+        self._services = replace(services, access=AccessControl(keys=self.keys), access_log=log)
+        self._relays = relays
+
+    async def __aenter__(self) -> Keyed:
+        self.edge = await self._relays(linked=self._services, keys=self.keys)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def ask(self, name: str, content: bytes | None = None) -> int:
+        headers = {"authorization": f"Bearer {name}-0123456789abcdef"}
+        async with httpx.AsyncClient(base_url=self.edge.url) as client:
+            return (await client.post(INFER, content=content or body(), headers=headers)).status_code
+
+    def used(self, name: str) -> tuple[int, int, float]:
+        usage = self.keys.ledger.account(name).usage
+        return usage.requests, usage.running, usage.bytes
+
+
+async def test_callers_are_checked_charged_and_logged_here(relays: Relays, linked: FakeCore) -> None:
+    async with Keyed(relays, linked) as keyed:
+        assert [await keyed.ask(name) for name in ("alice", "carol", "nobody")] == [200, 403, 401]
+        assert (len(linked.requests), keyed.edge.clients) == (1, [])
+        requests, running, size = keyed.used("alice")
+        assert (requests, running) == (1, 0)
+        assert size > len(body())
+        assert [(line["key"], line["status"]) for line in keyed.lines] == [
+            ("alice", 200),
+            ("carol", 403),
+            ("anonymous", 401),
+        ]
+        assert linked.requests[0].charge is not None
+        assert linked.requests[0].charge.account.name == "alice"
+
+
+async def test_callers_with_a_quota_and_keys_that_come_in_are_the_cores(relays: Relays, linked: FakeCore) -> None:
+    async with Keyed(relays, linked) as keyed:
+        assert await keyed.ask("bob") == 200
+        keyed.number = 1
+        assert await keyed.ask("alice") == 200
+        assert (linked.requests, keyed.lines) == ([], [])
+        keyed.keys.take(key_table(RING, 1))
+        assert await keyed.ask("alice") == 200
+        assert len(linked.requests) == 1
+
+
+async def test_what_the_core_answers_is_neither_charged_nor_logged_here(relays: Relays, linked: FakeCore) -> None:
+    async with Keyed(relays, linked) as keyed:
+        content = output_with(shared_memory_region="there", shared_memory_byte_size=16)
+        assert await keyed.ask("alice", content) == 404
+        assert (keyed.used("alice"), keyed.lines, linked.requests) == ((0, 0, 0), [], [])
