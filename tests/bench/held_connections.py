@@ -27,7 +27,8 @@ ADDRESSES = tuple(f"127.0.0.{number}" for number in range(2, 12))
 SECONDS = 120.0
 AT_ONCE = 64  # connections that are opened at a time: a server's queue of them is bounded
 
-_TRAILERS = b"\x01\x05\x00\x00\x00\x01"  # HEADERS with END_STREAM and END_HEADERS on stream 1
+# HEADERS with END_STREAM and END_HEADERS on stream 1: the end of a call.
+TRAILERS = b"\x01\x05\x00\x00\x00\x01"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def kinds() -> list[Kind]:
     return [
         Kind("HTTP/1", "http", http1_request(), b"]}]}", protocol="http/1.1"),
         Kind("HTTP/2", "http", http2_request(_rest_headers(), _json()), b"]}]}", settings, "h2"),
-        Kind("gRPC", "grpc", http2_request(_grpc_headers(), _message()), _TRAILERS, settings, "h2"),
+        Kind("gRPC", "grpc", http2_request(grpc_headers("ModelInfer"), _message()), TRAILERS, settings, "h2"),
     ]
 
 
@@ -72,8 +73,8 @@ def _rest_headers() -> list[tuple[str, str]]:
     return [(":method", "POST"), (":path", path), (":scheme", "http"), (":authority", "server")]
 
 
-def _grpc_headers() -> list[tuple[str, str]]:
-    path = "/inference.GRPCInferenceService/ModelInfer"
+def grpc_headers(method: str) -> list[tuple[str, str]]:
+    path = f"/inference.GRPCInferenceService/{method}"
     headers = [(":method", "POST"), (":path", path), (":scheme", "http"), (":authority", "server")]
     return [*headers, ("te", "trailers"), ("content-type", "application/grpc"), ("user-agent", "bench")]
 
@@ -83,7 +84,11 @@ def _message() -> bytes:
         {"name": name, "datatype": "FP32", "shape": [1, ELEMENTS], "contents": {"fp32_contents": [1.0] * ELEMENTS}}
         for name in ("INPUT0", "INPUT1")
     ]
-    message = service_pb2.ModelInferRequest(model_name=MODEL, inputs=tensors).SerializeToString()
+    return grpc_message(service_pb2.ModelInferRequest(model_name=MODEL, inputs=tensors))
+
+
+def grpc_message(request: service_pb2.ModelInferRequest) -> bytes:
+    message = request.SerializeToString()
     return b"\0" + len(message).to_bytes(4, "big") + bytes(message)
 
 

@@ -1,7 +1,8 @@
 """Many open streams that answer once in a second each: `python -m tests.bench.open_streams`.
 
-A decoupled `model.py`, one coroutine for each request, answers so many times, a second apart, over `generate_stream`.
-Each stream has a connection of its own; what came is counted by stream, and none may be lost.
+A decoupled `model.py`, one coroutine for each request, answers so many times, a second apart, over `generate_stream`
+or gRPC's `ModelStreamInfer`. Each stream has a connection of its own; what came is counted by stream, and none may be
+lost.
 """
 
 from __future__ import annotations
@@ -11,13 +12,21 @@ import selectors
 import socket
 import sys
 import time
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.bench.held_connections import ADDRESSES, allow_descriptors
+from tritonclient.grpc import service_pb2
+
+from tests.bench.held_connections import (
+    ADDRESSES,
+    TRAILERS,
+    allow_descriptors,
+    grpc_headers,
+    grpc_message,
+    http2_request,
+)
 from tests.bench.memory import tree_memory
 from tests.bench.peers import HOST, PeerError, Server, our_server
 from tests.bench.processor import tree_times
@@ -44,7 +53,6 @@ output { name: "NUMBER" data_type: TYPE_INT32 dims: 1 }
 model_transaction_policy { decoupled: true }
 parameters { key: "MAX_CONCURRENT_EXECUTE" value { string_value: "%d" } }
 """
-EVENT = b"data: "
 SECONDS_MORE = 60.0  # than the answers take
 
 
@@ -54,12 +62,39 @@ def add_model(folder: Path, streams: int) -> None:
     (folder / "ticks" / "config.pbtxt").write_text(CONFIG % streams)
 
 
-def answers(port: int, streams: int, count: int) -> list[int]:
-    """How many answers each stream had until all have ended, or the time is up."""
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a stream sends to have so many answers, a text that each answer has once, and one that ends the last; empty
+    where the connection's end does."""
+
+    port: int  # which of the server's
+    request: Callable[[int], bytes]
+    answer: bytes
+    end: bytes = b""
+
+
+def _http_request(count: int) -> bytes:
     body = b'{"COUNT": %d}' % count
     head = b"POST /v2/models/ticks/generate_stream HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
-    request = b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body)
-    found: Counter[int] = Counter()
+    return b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body)
+
+
+def _grpc_request(count: int) -> bytes:
+    tensor = {"name": "COUNT", "datatype": "INT32", "shape": [1], "contents": {"int_contents": [count]}}
+    message = grpc_message(service_pb2.ModelInferRequest(model_name="ticks", inputs=[tensor]))
+    return http2_request(grpc_headers("ModelStreamInfer"), message)
+
+
+KINDS = {
+    "http": Kind(0, _http_request, b"data: "),
+    "grpc": Kind(1, _grpc_request, b"NUMBER", TRAILERS),
+}
+
+
+def answers(kind: Kind, port: int, streams: int, count: int) -> list[int]:
+    """How many answers each stream had until all have ended, or the time is up."""
+    request = kind.request(count)
+    received = [b""] * streams
     sockets: list[socket.socket] = []
     with selectors.DefaultSelector() as selector:
         try:
@@ -74,34 +109,37 @@ def answers(port: int, streams: int, count: int) -> list[int]:
                 for key, _ in selector.select(1):
                     assert isinstance(key.fileobj, socket.socket)
                     data = key.fileobj.recv(65536)
-                    found[key.data] += data.count(EVENT)  # an event is one piece
-                    if not data:
+                    received[key.data] += data
+                    if not data or (kind.end and kind.end in received[key.data]):
                         selector.unregister(key.fileobj)
                         left -= 1
         finally:
             for one in sockets:
                 one.close()
-    return [found[number] for number in range(streams)]
+    return [each.count(kind.answer) for each in received]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.open_streams", description="Measure open streams.")
     parser.add_argument("--streams", type=int, default=10_000, help="how many (default %(default)s)")
     parser.add_argument("--answers", type=int, default=30, help="of each, a second apart (default %(default)s)")
+    parser.add_argument("--protocol", choices=KINDS, default="http", help="of the streams (default %(default)s)")
     options = parser.parse_args(arguments)
+    kind = KINDS[options.protocol]
     if allow_descriptors() < options.streams + 200:
         sys.exit(f"error: {options.streams} streams need as many descriptors: raise ulimit -n")
     with TemporaryDirectory() as name:
         folder = Path(name) / "models"
         add_model(folder, options.streams)
         peer = our_server()
-        peer = replace(peer, command=(*peer.command, f"--http-max-connections={options.streams + 100}"), models=folder)
+        limits = [f"--{edge}-max-connections={options.streams + 100}" for edge in ("http", "grpc")]
+        peer = replace(peer, command=(*peer.command, *limits), models=folder)
         server = Server(peer, Path(name) / "log")
         try:
             server.start()
             assert server.process is not None
             before, began = tree_times(server.process.pid), time.monotonic()
-            found = answers(server.ports[0], options.streams, options.answers)
+            found = answers(kind, server.ports[kind.port], options.streams, options.answers)
             took, used = time.monotonic() - began, tree_times(server.process.pid) - before
             memory = tree_memory(server.process.pid).proportional
         except (PeerError, OSError) as error:
