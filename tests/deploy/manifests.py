@@ -1,7 +1,8 @@
 """Kubernetes manifests, held strictly to the schemas of the kinds that they are.
 
-Kubernetes' own kinds by kubernetes-validate, KServe's by the models of its Python client, and those of KEDA, of the
-Prometheus operator and of the Gateway API by classes that were made of their CRDs (npm, `make schemas`).
+Kubernetes' own kinds by kubernetes-validate, KServe's by the models of its Python client, those of KEDA, of the
+Prometheus operator and of the Gateway API by classes that were made of their CRDs (npm, `make schemas`), and KubeRay's
+by a schema that is kept here.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]  # ships no types
 import pytest
 import yaml
 
@@ -60,6 +62,8 @@ def problems(manifest: Manifest) -> list[str]:
         return list(_of_kserve(manifest))
     if group in NPM:
         return _of_npm(manifest)
+    if group == "ray.io/v1" and manifest["kind"] == "RayService":
+        return list(_of_ray_service(manifest))
     return _of_kubernetes(manifest)
 
 
@@ -70,6 +74,17 @@ def _of_kubernetes(manifest: Manifest) -> list[str]:
     except kubernetes_validate.ValidationError as error:
         return [str(error)]
     return []
+
+
+def _of_ray_service(manifest: Manifest) -> Iterator[str]:
+    schema = json.loads((Path(__file__).parent / "schemas" / "rayservice.json").read_text())
+    found = [error.message for error in jsonschema.Draft7Validator(schema).iter_errors(manifest["spec"])]
+    yield from found
+    if not found:
+        cluster = manifest["spec"]["rayClusterConfig"]
+        for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+            named = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "pods"}}
+            yield from _of_kubernetes({**named, "template": group["template"]})
 
 
 def _of_npm(manifest: Manifest) -> list[str]:

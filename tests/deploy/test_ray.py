@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import trioton.ray
+from tests.deploy.manifests import problems, read
 from trioton.ray import Scaling, ServerOptions
 
 FOLDER = Path(__file__).parent.parent.parent / "deploy" / "ray"
@@ -40,6 +41,31 @@ def test_applications_are_what_the_package_takes(configuration: Any) -> None:
 def test_serve_takes_them(configuration: Any) -> None:
     schema = pytest.importorskip("ray.serve.schema", reason="needs Ray Serve: pip install 'trioton[ray]'")
     schema.ServeDeploySchema.model_validate(configuration)
+
+
+def test_kuberay_knows_every_field() -> None:
+    (manifest,) = read(SERVICE)
+    assert not problems(manifest)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("upgradeStrategy.type", "Rolling"),
+        ("rayClusterConfig.headGroupSpec.rayStartParams.num-cpus", 0),
+        ("rayClusterConfig.headGroupSpec.replicas", 1),
+        ("rayClusterConfig.workerGroupSpecs.0.minReplicas", "2"),
+        ("rayClusterConfig.workerGroupSpecs.0.template.spec.containers.0.argz", []),
+    ],
+)
+def test_what_kuberay_does_not_know_is_a_problem(path: str, value: object) -> None:
+    (manifest,) = read(SERVICE)
+    *parents, last = path.split(".")
+    place: Any = manifest["spec"]
+    for each in parents:
+        place = place[int(each)] if isinstance(place, list) else place[each]
+    place[last] = value
+    assert problems(manifest)
 
 
 def test_the_service_of_kuberay_finds_ready_servers() -> None:

@@ -131,6 +131,13 @@ def test_a_load_that_fails_is_told_with_where(fleet: FleetProcess, client: Clien
     assert not client.is_ready("loadable")
 
 
+def test_a_load_reaches_all_however_its_path_is_encoded(fleet: FleetProcess) -> None:
+    status, answer = fleet.call("POST", "/v2/%72epository/models/%6Coadable/%6Coad", service="http")
+    assert (status, len(answer["replicas"])) == (200, 2)
+    assert fleet.status()["last_change_of_models"]["status"] == 200
+    fleet.call("POST", "/v2/repository/models/loadable/unload", service="http")
+
+
 def test_the_index_and_statistics_are_of_all(fleet: FleetProcess, client: Client) -> None:
     index = client.json("get_model_repository_index")
     entries = index["models"] if isinstance(index, dict) else index

@@ -41,7 +41,6 @@ _LINGER_SECONDS = 5.0
 _NOT_PASSED_ON = frozenset(
     (b"host", b"connection", b"content-length", b"transfer-encoding", b"accept-encoding", b"expect", b"te", b"upgrade")
 )
-_CHANGE = re.compile(r"/v2/repository/models/([^/]+)/(load|unload)")
 _STATISTICS = re.compile(r"/v2/models/(stats|[^/]+(/versions/\d+)?/stats)")
 _SHARED_MEMORY = re.compile(r"/v2/(system|cuda)sharedmemory/.*")
 SHARED_MEMORY_REFUSAL = (
@@ -70,11 +69,12 @@ class ControlApp:
     async def __call__(self, exchange: Exchange) -> None:
         share, is_read = RequestShare(self._memory), False
         try:
-            is_load = _CHANGE.fullmatch(exchange.raw_path.decode("latin-1")) is not None
-            if is_load and _may_be_large(exchange) and (refusal := await self._everywhere.refusal(passed_on(exchange))):
-                await exchange.reply_early(outcome_reply(refusal), linger=_LINGER_SECONDS)
+            is_change = change_of(exchange.raw_path) is not None
+            refusal = await self._refusal(exchange) if is_change and _may_be_large(exchange) else None
+            if refusal is not None:
+                await exchange.reply_early(refusal, linger=_LINGER_SECONDS)
                 return
-            limit = BodyLimit(MAX_BODY_BYTES if is_load else _MAX_PLAIN_BYTES, _too_large)
+            limit = BodyLimit(MAX_BODY_BYTES if is_change else _MAX_PLAIN_BYTES, _too_large)
             body = await exchange.read_body(limit, share, pause_seconds=_BODY_PAUSE_SECONDS)
             is_read = True
             reply = await self._answer(exchange, body)
@@ -91,6 +91,11 @@ class ControlApp:
             await exchange.reply(reply)
         else:
             await exchange.reply_early(reply, linger=_LINGER_SECONDS)
+
+    async def _refusal(self, exchange: Exchange) -> Reply | None:
+        """For one who may not load models, before the body is read."""
+        refusal = await self._everywhere.refusal(passed_on(exchange))
+        return None if refusal is None else outcome_reply(refusal)
 
     async def _answer(self, exchange: Exchange, body: Buffer) -> Reply:
         path = unquote(exchange.raw_path.decode("latin-1"))
@@ -112,9 +117,9 @@ class ControlApp:
             return (
                 outcome_reply(found) if isinstance(found, Outcome) else json_reply(merged_statistics([*found.values()]))
             )
-        change = _CHANGE.fullmatch(exchange.raw_path.decode("latin-1"))
+        change = change_of(exchange.raw_path)
         if change is not None and exchange.method == "POST":
-            request = ModelRequest(change[1], change[2] == "load", bytes(body))
+            request = ModelRequest(*change, bytes(body))
             report = await self._everywhere.change(request, headers)
             return Reply(report.status, JSON_CONTENT, report.body)
         return outcome_reply(await self._everywhere.broadcast(exchange.method, target, headers, body))
@@ -125,6 +130,14 @@ class ControlApp:
         if isinstance(found, Outcome):
             return outcome_reply(found)
         return json_reply(merged_index(found, ready=wants_ready(body)))
+
+
+def change_of(raw_path: bytes) -> tuple[str, bool] | None:
+    """Of the path of a load or an unload, however it is percent-encoded: the model, and whether it is a load."""
+    match [unquote(part) for part in raw_path.decode("latin-1").split("/")]:
+        case ["", "v2", "repository", "models", model, ("load" | "unload") as verb] if model:
+            return model, verb == "load"
+    return None
 
 
 def _may_be_large(exchange: Exchange) -> bool:

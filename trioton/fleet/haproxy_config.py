@@ -162,7 +162,8 @@ def _http_frontend(plan: BalancerPlan) -> str:
             "http-request wait-for-body time 60s if METH_POST inference !known",
             "http-request lua.body_sequence if METH_POST inference !known",
         ]
-    lines += [*_dice(plan), *(f"acl for_all path_reg {pattern}" for pattern in _MODELS_EXTENSIONS)]
+    # As replicas read paths: percent-encoded letters are letters.
+    lines += [*_dice(plan), *(f"acl for_all path,url_dec -m reg {pattern}" for pattern in _MODELS_EXTENSIONS)]
     return _section("frontend http", [*lines, "use_backend control if for_all", *_choice("http")])
 
 

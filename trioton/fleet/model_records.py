@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 # Of all bodies of loads that are remembered; files of models may come in them.
 MOST_BYTES = 1 << 30
@@ -19,7 +20,7 @@ class ModelRequest:
 
     @property
     def target(self) -> str:
-        return f"/v2/repository/models/{self.model}/{'load' if self.is_load else 'unload'}"
+        return f"/v2/repository/models/{quote(self.model, safe='')}/{'load' if self.is_load else 'unload'}"
 
 
 class TooMuchToRemember(Exception):

@@ -9,8 +9,10 @@ from functools import partial
 
 import h11
 import msgspec
+import pytest
 import trio
 
+from trioton.fleet.control_http import change_of
 from trioton.fleet.driver import Address, Running
 from trioton.fleet.everywhere import Everywhere
 from trioton.fleet.haproxy_commands import Role
@@ -108,6 +110,28 @@ async def test_a_load_reaches_all_with_the_headers_of_its_caller() -> None:
         report = await made.everywhere.change(OVERRIDE, [(b"authorization", b"Bearer caller")])
         assert (report.status, set(report.replicas.values())) == (200, {"loaded"})
         assert [each.calls for each in made.replicas] == [[(OVERRIDE.target, OVERRIDE.body, "Bearer caller")]] * 3
+
+
+async def test_names_of_models_are_encoded_for_replicas() -> None:
+    async with fleet(1) as made:
+        await made.everywhere.change(ModelRequest("a b/ü?", is_load=True))
+        assert [target for target, _, _ in made.replicas[0].calls] == ["/v2/repository/models/a%20b%2F%C3%BC%3F/load"]
+
+
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [
+        (b"/v2/repository/models/m/load", ("m", True)),
+        (b"/v2/repository/models/a%20b%2Fc/unload", ("a b/c", False)),
+        (b"/v2/%72epository/models/%6d/%6Coad", ("m", True)),
+        (b"/v2/repository/models/m/load/", None),
+        (b"/v2/repository/models//load", None),
+        (b"/v2/repository%2Fmodels/m/load", None),
+        (b"/v2/repository/index", None),
+    ],
+)
+def test_loads_are_known_by_their_paths(path: bytes, change: tuple[str, bool] | None) -> None:
+    assert change_of(path) == change
 
 
 async def test_who_may_not_load_is_told_so_by_a_replica() -> None:
