@@ -11,7 +11,7 @@ import random
 import socket
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 
 import trio
@@ -39,6 +39,10 @@ ALPN_PROTOCOLS = ("h2", "http/1.1")
 MAX_REFUSALS = 64
 # How often connections are looked after, and so how soon it is noticed that the client of a long request has left.
 LOOK_SECONDS = 0.15
+# And how many in one turn of the loop, some 0.3 ms, with at least so much time before the next ones: of 10,000
+# connections each is looked at every 0.8 seconds, for 2 % of a processor.
+LOOKS_AT_ONCE = 256
+LEAST_PAUSE_SECONDS = 0.02
 
 
 async def serve_app(
@@ -204,22 +208,34 @@ class ConnectionServer:
             await connection.end()
 
     async def check_times(self) -> None:
-        """Check the timeouts of all connections periodically, and their age. A wait ends at most a quarter of its
-        timeout too late."""
+        """Check the timeouts of all connections periodically, and their age, some at a time. A wait ends at most a
+        quarter of its timeout too late, or with thousands of connections as long as it takes to look at all."""
         period = min(LOOK_SECONDS, self._limits.idle_timeout / 4, self._limits.header_timeout / 4)
+        pause = period
         async with trio.open_nursery() as retiring:
             while True:
                 while not self._connections:
                     await self._opened.wait()
-                await trio.sleep(period)
-                now = trio.current_time()
-                for connection in [*self._connections]:
-                    try:
-                        connection.check_time(now)
-                    except Exception as error:
-                        self._fail(connection, error)
-                    if connection.is_to_retire(now):
-                        retiring.start_soon(self._retire, connection)
+                await trio.sleep(pause)
+                looked_at = [*self._connections]
+                count = -(-len(looked_at) // LOOKS_AT_ONCE)
+                pause = period if count < 2 else max(period / count, LEAST_PAUSE_SECONDS)
+                for number in range(count):
+                    if number:
+                        await trio.sleep(pause)
+                    self._check_times_of(looked_at[number * LOOKS_AT_ONCE : (number + 1) * LOOKS_AT_ONCE], retiring)
+
+    def _check_times_of(self, connections: Sequence[Connection], retiring: trio.Nursery) -> None:
+        now = trio.current_time()
+        for connection in connections:
+            if connection not in self._connections:  # it has ended since
+                continue
+            try:
+                connection.check_time(now)
+            except Exception as error:
+                self._fail(connection, error)
+            if connection.is_to_retire(now):
+                retiring.start_soon(self._retire, connection)
 
     def _end_of_age(self) -> float:
         """Spread, so that connections which began together do not end together (gRPC: 0.9 to 1.1)."""

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from protocol.http.connection import Connection
-from protocol.http.connections import MAX_REFUSALS, serve_app
+from protocol.http.connections import MAX_REFUSALS, ConnectionServer, serve_app
 from protocol.http.exchange import Exchange
 from protocol.http.reply import Reply
 from protocol.http.server import HttpSettings
@@ -288,3 +288,38 @@ async def test_a_slow_reader_gets_all_and_a_deaf_one_is_cut_off(
                 left += len(part)
     assert left < len(data)
     assert limits == ["send_timeout"]
+
+
+async def test_many_connections_are_looked_after_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """So that ten thousand idle ones do not hold the loop for as many looks; and each is still closed in time."""
+    monkeypatch.setattr("protocol.http.connections.LOOKS_AT_ONCE", 4)
+    looks: list[float] = []
+    check_time = Connection.check_time
+
+    def counted(connection: Connection, now: float) -> None:
+        looks.append(trio.current_time())
+        check_time(connection, now)
+
+    monkeypatch.setattr(Connection, "check_time", counted)
+
+    async def app(exchange: Exchange) -> None:
+        raise AssertionError("there are no requests")
+
+    server = ConnectionServer(app, ConnectionLimits(idle_timeout=2, header_timeout=2))
+    ends = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.check_times)
+        for _ in range(10):
+            ours, theirs = trio.socket.socketpair()
+            nursery.start_soon(server.serve, trio.SocketStream(theirs))
+            ends.append(trio.SocketStream(ours))
+        began = trio.current_time()
+        for end in ends:
+            assert await end.receive_some() == b""
+            await end.aclose()
+        assert 2 <= trio.current_time() - began <= 2.5
+        nursery.cancel_scope.cancel()
+    assert max(looks.count(at) for at in looks) <= 4
+    assert len(looks) >= 100
