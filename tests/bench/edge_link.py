@@ -4,13 +4,14 @@ The core with the benchmark's `add_sub` and a link server in this process, a lin
 edges themselves. That one keeps so many requests in flight: it sends them in one burst, and the next when all are
 answered. Figures are of the core's thread, for one request: processor time, the least of many bursts, since whatever
 else runs on the machine only adds; and Python calls. `direct` is the core alone, its requests submitted in its own
-process. In a worker the model's own `execute` is not counted, in loop it is.
+process. In a worker the model's own `execute` is not counted; in loop it is, and told apart as `model`.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import os
 import shutil
 import socket
 import subprocess
@@ -23,10 +24,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import trio
 
 from actors.core.server_core import CoreSettings, ServerCore
+from backends.python.worker.trioton_worker.instance import Instance
 from backends.registry import BackendRegistry
 from protocol.core import InferenceCore, Submitted
 from protocol.datatypes import DataType
@@ -46,10 +49,12 @@ _LONGEST_SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one request: seconds of the core's thread, and calls of Python functions in it."""
+    """Of one request: seconds of the core's thread, and calls of Python functions in it; `model` seconds were the
+    model's own `execute`."""
 
     seconds: float
     calls: float
+    model: float
 
 
 class Burst:
@@ -101,6 +106,30 @@ def _core(isolation: str) -> Iterator[ServerCore]:
         yield ServerCore(settings, BackendRegistry())
 
 
+class ModelTime:
+    """Seconds of this thread in models' own `execute`, in loop; None are counted in workers."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        compute = Instance._compute
+
+        def timed(instance: Instance, requests: Any) -> Any:
+            before = time.thread_time()
+            try:
+                return compute(instance, requests)
+            finally:
+                self.seconds += time.thread_time() - before
+
+        Instance._compute = timed  # type: ignore[method-assign]  # in this process only
+        try:
+            yield
+        finally:
+            Instance._compute = compute  # type: ignore[method-assign]  # as it was
+
+
 class _Calls:
     """Counts calls of Python functions in this thread."""
 
@@ -114,28 +143,31 @@ class _Calls:
 
 async def direct(isolation: str, in_flight: int, bursts: int) -> Cost:
     """The core alone."""
-    found = Cost(0.0, 0.0)
-    with _core(isolation) as core:
+    found = Cost(0.0, 0.0, 0.0)
+    model = ModelTime()
+    with _core(isolation) as core, model.counting():
         async with trio.open_nursery() as nursery:
             await nursery.start(core.run)
             times = []
             for _ in range(bursts):
                 burst = Burst(core, in_flight)
-                before = time.thread_time()
+                model_before, before = model.seconds, time.thread_time()
                 await burst.run()
-                times.append((time.thread_time() - before) / in_flight)
+                seconds = time.thread_time() - before
+                times.append((seconds / in_flight, (model.seconds - model_before) / in_flight))
             burst, calls = Burst(core, in_flight), _Calls()
             sys.setprofile(calls.note)
             await burst.run()
             sys.setprofile(None)
-            found = Cost(min(times), calls.count / in_flight)
+            seconds, in_model = min(times)
+            found = Cost(seconds, calls.count / in_flight, in_model)
             core.stop()
     return found
 
 
 async def linked(isolation: str, in_flight: int, bursts: int) -> Cost:
     """The core with an edge process."""
-    found = Cost(0.0, 0.0)
+    found = Cost(0.0, 0.0, 0.0)
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-m", "tests.bench.edge_link", "--edge", str(theirs.fileno()), str(in_flight)]
     edge = subprocess.Popen(command, pass_fds=[theirs.fileno()])  # noqa: ASYNC220 (nothing else runs yet)
@@ -158,9 +190,9 @@ async def linked(isolation: str, in_flight: int, bursts: int) -> Cost:
 
 async def _measured(server: LinkServer, in_flight: int, bursts: int) -> Cost:
     """Looks at the end of each burst of the poller, behind the server's own call there."""
-    times: list[float] = []
+    times: list[tuple[float, float]] = []
     counts: list[int] = []
-    calls = _Calls()
+    calls, model = _Calls(), ModelTime()
     ended = trio.Event()
     answered = server.answered
 
@@ -169,7 +201,7 @@ async def _measured(server: LinkServer, in_flight: int, bursts: int) -> Cost:
         if server.in_flight or server.answered - answered < in_flight:
             return
         answered = server.answered
-        times.append(time.thread_time())
+        times.append((time.thread_time(), model.seconds))
         counts.append(calls.count)
         if len(times) == bursts:
             sys.setprofile(calls.note)
@@ -177,11 +209,13 @@ async def _measured(server: LinkServer, in_flight: int, bursts: int) -> Cost:
             sys.setprofile(None)
             ended.set()
 
-    with the_poller().calling_last(look):
+    with the_poller().calling_last(look), model.counting():
         await ended.wait()
-    seconds = [(after - before) / in_flight for before, after in pairwise(times[_WARM_UP:bursts])]
+    seconds, in_model = min(
+        (after[0] - before[0], after[1] - before[1]) for before, after in pairwise(times[_WARM_UP:bursts])
+    )
     each = [after - before for before, after in pairwise(counts[bursts:])]
-    return Cost(min(seconds), min(each) / in_flight)
+    return Cost(seconds / in_flight, min(each) / in_flight, in_model / in_flight)
 
 
 async def _run_edge(control: socket.socket, in_flight: int) -> None:
@@ -196,20 +230,26 @@ async def _run_edge(control: socket.socket, in_flight: int) -> None:
 def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = print) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bursts", type=int, default=500)
+    parser.add_argument("--pinned", action="store_true", help="the core on processor 0, the edge on processor 1")
     parser.add_argument("--edge", type=int, nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     bursts = given.bursts
     if given.edge:
+        if len(os.sched_getaffinity(0)) == 1:  # the core is pinned
+            os.sched_setaffinity(0, {1})
         descriptor, in_flight = given.edge
         trio.run(_run_edge, socket.socket(fileno=descriptor), in_flight)
         return
-    say("of the core's process, for a request    µs direct   linked   calls direct   linked")
+    if given.pinned:
+        os.sched_setaffinity(0, {0})
+    say("of the core's process, for a request    µs direct   model   linked   model   calls direct   linked")
     for isolation in ("in_loop", "process"):
         for in_flight in IN_FLIGHT:
             alone = trio.run(functools.partial(direct, isolation, in_flight, bursts))
             with_edge = trio.run(functools.partial(linked, isolation, in_flight, bursts))
             say(
-                f"{isolation:9}{in_flight:3} in flight{alone.seconds * 1e6:27.1f} {with_edge.seconds * 1e6:8.1f}"
+                f"{isolation:9}{in_flight:3} in flight{alone.seconds * 1e6:27.1f} {alone.model * 1e6:7.1f}"
+                f" {with_edge.seconds * 1e6:8.1f} {with_edge.model * 1e6:7.1f}"
                 f"{alone.calls:15.1f} {with_edge.calls:8.1f}"
             )
 
