@@ -123,7 +123,7 @@ class ModelTime:
             finally:
                 self.seconds += time.thread_time() - before
 
-        Instance._compute = timed  # type: ignore[method-assign]  # in this process only
+        Instance._compute = timed  # type: ignore[method-assign, assignment]  # in this process only
         try:
             yield
         finally:
