@@ -51,7 +51,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "lifecycle": "cache ensemble instance metrics model scheduling",
         "core": "cache instance lifecycle metrics model scheduling",
         "console": "core lifecycle metrics model",
-        "jobs": "mail redis_client",
+        "jobs": "mail metrics redis_client scheduling",
         "quotas": "redis_client",
     },
     "protocol": {

@@ -23,7 +23,7 @@ from actors.lifecycle.residence import Residence, ResidenceSnapshot
 from actors.lifecycle.snapshots import LoadSnapshot
 from actors.lifecycle.table import ModelTable
 from actors.metrics.custom import CustomMetrics
-from actors.metrics.statistics import VersionSnapshot
+from actors.metrics.statistics import BatchWatcher, VersionSnapshot
 from actors.model.servable import Servable
 from actors.model.submission import Submission, refused, submit_and_wait
 from backends.devices.devices import Devices
@@ -193,7 +193,26 @@ class ServerCore:
         if model.is_decoupled:
             return ModelLoad(in_flight, 0)
         instances = sum(group.count for group in model.config.instance_group)
-        return ModelLoad(in_flight, instances * max(model.config.max_batch_size, 1))
+        return ModelLoad(in_flight, instances * max(model.config.max_batch_size, 1), max(instances, 1))
+
+    def watch_batches(self, name: str, watcher: BatchWatcher) -> bool:
+        """Have it called with each batch that a version of this model has run, in place of any other, until it is
+        unloaded; it must not raise. Returns whether there are versions for which that is new."""
+        manager = self._manager
+        entry = None if manager is None else manager.table.find_entry(name)
+        is_new = False
+        for model in () if entry is None else entry.models:
+            if model.statistics.watcher is not watcher:
+                model.statistics.watcher = watcher
+                is_new = True
+        return is_new
+
+    def unwatch_batches(self, name: str, watcher: BatchWatcher) -> None:
+        manager = self._manager
+        entry = None if manager is None else manager.table.find_entry(name)
+        for model in () if entry is None else entry.models:
+            if model.statistics.watcher is watcher:
+                model.statistics.watcher = None
 
     def waiting_for(self, name: str) -> int:
         """How many requests wait in the queues of a model's versions."""

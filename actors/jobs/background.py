@@ -17,7 +17,10 @@ import trio
 
 from actors.jobs.joining import Joining
 from actors.jobs.pace import Pace
+from actors.jobs.riding import Riding
+from actors.mail.messages import BatchDone
 from actors.mail.reply_slot import ReplySlot
+from actors.metrics.statistics import BatchWatcher
 from protocol.core import ReplyChannel, Submitted
 from protocol.errors import ServerError
 from protocol.failures import CallbackFailures
@@ -42,25 +45,48 @@ class BackgroundCore(Protocol):
 
     def load_of(self, name: str) -> ModelLoad: ...
 
+    def watch_batches(self, name: str, watcher: BatchWatcher) -> bool: ...
+
+    def unwatch_batches(self, name: str, watcher: BatchWatcher) -> None: ...
+
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A request that has not been submitted, or has. `slot` gets its reply. `round` is how many went with live requests
-    when the first of them did, and when."""
+    """A request that has not been submitted, or has. `slot` gets its reply."""
 
     request: InferenceRequest
     slot: ReplySlot
     submission: Submitted | None = None
-    round: tuple[int, float] | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Lane:
-    """One model's: `running` were submitted, and not answered yet."""
+    """One model's: `running` were submitted and are not answered, by identity of the request. `watcher` is called
+    with the batches that the model has run."""
 
     joining: Joining
+    failures: CallbackFailures
     waiting: deque[_Waiting] = field(default_factory=deque)
-    running: int = 0
+    running: set[int] = field(default_factory=set)
+    watcher: BatchWatcher = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watcher = self._ran
+
+    def forget(self) -> None:
+        """The model has been loaded anew: what it took before says nothing."""
+        self.joining.riding = Riding()
+
+    def _ran(self, done: BatchDone, now: float) -> None:
+        with self.failures.noted("job", "nothing was learned of a batch"):
+            arrivals, live, jobs = list[float](), 0, 0
+            for item in done.batch:
+                if id(item.request) in self.running:
+                    jobs += item.batch_size
+                elif not item.is_for_nobody:
+                    live += item.batch_size
+                    arrivals.append(item.arrival)
+            self.joining.riding.ran(done.started, now, arrivals, live, jobs)
 
     def is_idle(self, now: float) -> bool:
         """Whether it may be forgotten, with what it knows of live requests."""
@@ -92,8 +118,11 @@ class BackgroundRequests:
                     self._look(name, lane)
                     if lane.is_idle(trio.current_time()):
                         del self._lanes[name]
+                        self._core.unwatch_batches(name, lane.watcher)
         finally:
             self._core.before_flush = None
+            for name, lane in self._lanes.items():
+                self._core.unwatch_batches(name, lane.watcher)
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """As `InferenceCore.infer`, once there is room for it beside the live requests of its model."""
@@ -101,16 +130,14 @@ class BackgroundRequests:
         entry = _Waiting(request, ReplySlot())
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._lanes[name] = _Lane(Joining(trio.current_time()))
+            lane = self._lanes[name] = _Lane(Joining(trio.current_time()), self._failures)
+            self._core.watch_batches(name, lane.watcher)
         lane.waiting.append(entry)
         self._changed.set()
         try:
             reply = await entry.slot.receive()
             assert entry.submission is not None  # who else would have answered
             entry.submission.end()
-            if entry.round is not None:
-                count, began = entry.round
-                lane.joining.riding.ended(count, trio.current_time() - began)
         except BaseException:
             if entry.submission is not None:
                 entry.submission.give_up()
@@ -119,7 +146,7 @@ class BackgroundRequests:
             if entry.submission is None:
                 lane.waiting.remove(entry)
             else:
-                lane.running -= 1
+                lane.running.discard(id(request))
             self._changed.set()
         if isinstance(reply, ServerError):
             raise reply.with_traceback(None)  # one error may answer many requests
@@ -138,10 +165,8 @@ class BackgroundRequests:
             lane.joining.note_live(now)
             if not lane.waiting:
                 return
-            first = lane.waiting[0]
-            count = self._submit(lane, lane.joining.beside(self._core.load_of(name)), now)
-            if count:
-                first.round = count, now
+            load = self._core.load_of(name)
+            self._submit(lane, lane.joining.beside(load, len(lane.running), now), now)
 
     def _look(self, name: str, lane: _Lane) -> None:
         """Start what may run now, since there are no live requests."""
@@ -149,7 +174,10 @@ class BackgroundRequests:
             return
         with self._failures.noted("job", f"requests of jobs to model '{name}' could not be started"):
             now = trio.current_time()
-            if not self._submit(lane, lane.joining.alone(self._core.load_of(name), lane.running, now), now):
+            if self._core.watch_batches(name, lane.watcher):
+                lane.forget()
+            load = self._core.load_of(name)
+            if not self._submit(lane, lane.joining.alone(load, len(lane.running), now), now):
                 return
             self._is_starting = True
             try:
@@ -162,9 +190,10 @@ class BackgroundRequests:
         count, overdue = 0, lane.joining.overdue(now)
         while lane.waiting and (count < overdue or (count < most and self._pace.may_go(now))):
             entry = lane.waiting.popleft()
-            lane.running += 1
+            lane.running.add(id(entry.request))
             count += 1
-            lane.joining.started(now)
             self._pace.gone(sum(tensor.byte_size for tensor in entry.request.inputs))
             entry.submission = self._core.submit(entry.request, entry.slot, later=True)
+        if count:
+            lane.joining.started(now)
         return count

@@ -1,24 +1,34 @@
 """Joining: how many requests of jobs go to a model with its live requests, and how many without any. Pure.
 
 1. A batch of live requests takes along as many as it has room for, and as fill the instances that are idle, as far as
-   that costs the live ones little (`riding`) and the server has time for them (`pace`).
-2. Without live requests for a while a model has what it runs at the same time. A live request that comes then waits for
-   that: so the while is some times what lies between live requests. After a second without any, as many again are in
-   its queue, so that it never waits.
-3. One or two go in any case when none has gone for some seconds: live requests without a pause keep jobs waiting, not
-   for ever. Of a hundred live requests in a second less than one waits for these.
+   their p99 stays what it is (`riding`) and the server has time for them (`pace`).
+2. While live requests come, and none is there, as few as make a worthwhile batch go, as far as `riding` finds that the
+   live ones that may come meanwhile can wait for it.
+3. Without live requests for a while a model has what it runs at the same time. A live request that comes then waits for
+   that: so the while is some times what lies between live requests, and batches are no larger than worthwhile until
+   there have been none for long. After a second without any, as many again are in its queue, so that it never waits.
+4. One goes in any case when none has gone for long: live requests without a pause keep jobs waiting, not for ever.
 """
 
 from __future__ import annotations
 
-from actors.jobs.pace import MOST_QUIET_SECONDS, quiet_seconds
+from actors.jobs.pace import LEAST_QUIET_SECONDS
 from actors.jobs.riding import Riding
 from protocol.jobs.execution import ModelLoad
 
 SILENCE_SECONDS = 1.0
+# A model has no live requests when there were none for so many times what lies between them, within bounds: of those
+# that come at random less than one in a thousand ends such a pause. After RECENT_SECONDS nothing is thought of them.
+QUIET_DISTANCES = 8.0
+MOST_QUIET_SECONDS = 2.0
+RECENT_SECONDS = 10.0
+# How long an instance rests between a live request and one of a job: the next may come in the moment of the answer.
+LEAST_GAP_SECONDS = 0.002
 # Of the newest distance in their mean.
-_WEIGHT = 0.2
-MOST_WAIT_SECONDS = 5.0
+_WEIGHT = 0.1
+# How long none goes, while nothing is known of the live requests, and when it is known that they would notice.
+UNKNOWN_SECONDS = 5.0
+MOST_WAIT_SECONDS = 30.0
 _ALL = 1 << 30
 
 
@@ -27,7 +37,7 @@ class Joining:
 
     Attributes:
         last_start: when one has gone to the model last, or before the first when this was made.
-        riding: is told how long live requests took that had others with them.
+        riding: is told what the model has run.
     """
 
     __slots__ = ("_distance", "_is_busy", "_last_came", "_last_seen", "last_start", "riding")
@@ -46,12 +56,16 @@ class Joining:
         self._last_came = self._last_seen = now
 
     def started(self, now: float) -> None:
-        """One has gone to the model."""
+        """Some have gone to the model."""
         self.last_start = now
+        self.riding.went(now)
 
-    def beside(self, load: ModelLoad) -> int:
-        """How many may go with live requests that are about to start, which `load` has already."""
-        return max(min(load.capacity - load.in_flight, self.riding.most()), 0)
+    def beside(self, load: ModelLoad, running: int, now: float) -> int:
+        """How many may go with live requests that are about to start, which `load` has already, beside so many that
+        run."""
+        live = max(load.in_flight - running, 1)
+        room = load.capacity - load.in_flight
+        return self.riding.beside(live, room, _of_instance(load), now, is_running=running > 0)
 
     def alone(self, load: ModelLoad, running: int, now: float) -> int:
         """How many go without live requests, where so many run; none while there are any."""
@@ -64,11 +78,21 @@ class Joining:
         if self._is_busy:  # just answered: the next may come in this moment
             self._is_busy, self._last_seen = False, now
         silence = now - self._last_seen
-        if silence < quiet_seconds(self._distance):
-            return 0
+        if silence < min(max(QUIET_DISTANCES * self._distance, LEAST_QUIET_SECONDS), MOST_QUIET_SECONDS):
+            if running or silence < LEAST_GAP_SECONDS:
+                return 0
+            return self.riding.in_gap(_of_instance(load), self._distance, now)
         wanted = load.capacity if silence < SILENCE_SECONDS else 2 * load.capacity
+        if self._distance and silence < RECENT_SECONDS:
+            wanted = load.instances * self.riding.worthwhile(_of_instance(load))
         return max(wanted - running, 0)
 
     def overdue(self, now: float) -> int:
         """How many go in any case."""
-        return self.riding.most_at_last() if now - self.last_start >= MOST_WAIT_SECONDS else 0
+        most = MOST_WAIT_SECONDS if self.riding.is_known else UNKNOWN_SECONDS
+        return int(now - self.last_start >= most)
+
+
+def _of_instance(load: ModelLoad) -> int:
+    """How many one instance runs at the same time."""
+    return max(load.capacity // load.instances, 1)

@@ -1,62 +1,239 @@
-"""Riding: how many requests of jobs live ones may take along to their model, from what that has cost them. Pure.
+"""Riding: how many requests of jobs a model is given beside its live ones, so that their p99 stays what it is. Pure.
 
-Some models run a full batch in the time of one request, others take as long for each. So what a round took in which one
-went along is compared with those in which several did: what each has cost, and how long it would have been without any,
-follows. Together they may cost a part of that. Where one costs more, none goes along; but where some go in any case, it
-is looked whether that has changed.
+Some models run a full batch in the time of one request, others take as long for each. So from the batches that a model
+has run follow the seconds that rows of jobs add to one (`BatchSeconds`), and from the live requests in these how long
+they would have taken without jobs (`LiveTimes`). That gives each start of rows a price: how many live requests it is
+expected to make late, later than 1.1 times their p99.
+
+1. What makes none late goes: a full batch where rows cost little, one at a time where live requests take much longer
+   than a row.
+2. Half of a percent of the live requests may be late because of jobs. Each that is answered earns so much, which pays
+   for rows that have a price. These are as many as are had for the least, and take a batch at most twice as long.
+3. Whoever was late in fact, and was not paid for, is paid for afterwards. What was paid for too much comes back.
+
+What is not known yet costs as much as it may: as if a model took as long for each row, and all would be late.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from actors.jobs.batch_seconds import BatchSeconds
+from actors.jobs.live_times import LiveTimes
 from actors.jobs.pace import ROW_SECONDS, SHARE
 
-# Of what live requests take, that those which go along may add to it in the model.
-PART = 0.15
-# What one costs is measured no better than that: a quick model takes one along in any case.
-LEAST_SECONDS = ROW_SECONDS
-# One round in so many is one to compare with.
-_COMPARED = 16
-_WEIGHT = 0.1
+# Of live requests, that may be late: because of jobs, and those that are so by themselves with them; and what jobs have
+# of that at least.
+LATE = 0.004
+ALL_LATE = 0.007
+LEAST_LATE = 0.001
+# What is saved up at most: a start that costs more goes when there is so much, and is paid for afterwards.
+MOST_CREDIT = 4.0
+MOST_DEBT = 64.0
+# No batch with rows of jobs alone is larger than makes a row cost so much more than in the best one.
+WORTHWHILE = 1.25
+# One round in so many takes none along, which shows what a batch takes without.
+_COMPARED = 8
+_MOST_WORK = 256
+# Over how long the rate of live rows is averaged; what part of a model's time they are taken for at most.
+_RATE_SECONDS = 2.0
+_MOST_FOLLOWS = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A batch with rows of jobs, or with live requests in whose place these had gone before: from when to when it has
+    run, and how much they have added to it."""
+
+    since: float
+    until: float
+    added: float
 
 
 class Riding:
-    """Of one model. A round is what starts with live requests at once."""
+    """Of one model. Times are in seconds of one clock."""
 
-    __slots__ = ("_many", "_many_seconds", "_one_seconds", "_round")
+    __slots__ = (
+        "_cost",
+        "_credit",
+        "_last_start",
+        "_offer",
+        "_paid",
+        "_planned",
+        "_round",
+        "_rows",
+        "_rows_at",
+        "_work",
+        "times",
+    )
 
     def __init__(self) -> None:
+        self.times = LiveTimes()
+        self._cost = BatchSeconds()
+        self._credit = MOST_CREDIT
+        # How many late requests were paid for that have not been seen.
+        self._paid = 0.0
         self._round = 0
-        self._one_seconds = 0.0
-        self._many = 0.0
-        self._many_seconds = 0.0
+        # Live rows, of which those count less that are longer ago.
+        self._rows = 0.0
+        self._rows_at = 0.0
+        self._last_start = -math.inf
+        # What the start that was allowed last would cost and add.
+        self._offer = 0.0, 0.0
+        # Batches with rows of jobs; and what was begun: when, and how much it was to add.
+        self._work: deque[_Work] = deque(maxlen=_MOST_WORK)
+        self._planned: deque[tuple[float, float]] = deque(maxlen=_MOST_WORK)
 
-    def most(self) -> int:
-        """How many may go with the next round."""
-        if not self._one_seconds:
-            return 1
-        if not self._many:
-            return 2
-        each = max((self._many_seconds - self._one_seconds) / (self._many - 1), 0.0)
-        alone = max(self._one_seconds - each, 0.0)
-        if each > max(PART * alone, LEAST_SECONDS):
+    @property
+    def is_known(self) -> bool:
+        """Whether enough has been seen to say what may go."""
+        return self.times.is_known and self._cost.is_known
+
+    def ran(self, started: float, now: float, arrivals: Sequence[float], live_rows: int, job_rows: int) -> None:
+        """The model has run a batch, with live requests that had arrived then."""
+        seconds, rows = now - started, live_rows + job_rows
+        if not rows:
+            return
+        self._cost.observe(rows, seconds, now)
+        added = 0.0
+        if job_rows:
+            added = min(self._added(live_rows, job_rows, seconds), seconds)
+        self._note_rate(live_rows, now)
+        follows = self._follows()
+        has_waited = False
+        for arrival in arrivals:
+            passed_over, waited = self._waited(arrival, started)
+            has_waited = has_waited or passed_over > 0.0
+            late = (passed_over + waited + added) * follows
+            self._answered(now - arrival, min(late, now - arrival), now)
+        if job_rows or has_waited:
+            self._work.append(_Work(started, now, added))
+
+    def _may_be_late(self) -> float:
+        """Which part of the live requests, because of jobs."""
+        return max(min(LATE, ALL_LATE - self.times.part_beyond), LEAST_LATE) if self.times.is_known else 0.0
+
+    def _note_rate(self, live_rows: int, now: float) -> None:
+        """So many live rows have run."""
+        self._rows = self._rows * math.exp((self._rows_at - now) / _RATE_SECONDS) + live_rows
+        self._rows_at = now
+
+    def _follows(self) -> float:
+        """What becomes of a second that live requests wait: those that come meanwhile have others wait, and so on."""
+        if not self._cost.is_known:
+            return 1.0
+        return 1 / (1 - min(self._rows / _RATE_SECONDS * self._cost.each(), _MOST_FOLLOWS))
+
+    def _added(self, live: int, jobs: int, seconds: float) -> float:
+        """What rows of jobs have added to a batch that has taken so long."""
+        if not live:
+            return seconds
+        if not self._cost.is_known:
+            return seconds * jobs / (live + jobs)
+        return self._adds(live, jobs)
+
+    def _waited(self, arrival: float, started: float) -> tuple[float, float]:
+        """What of its time in the queue a request owes to jobs: where they had its place, and elsewhere."""
+        passed_over = waited = 0.0
+        for work in reversed(self._work):
+            if work.until <= arrival:
+                break
+            if arrival < work.since < started:
+                passed_over += work.until - work.since
+            elif (both := min(work.until, started) - max(work.since, arrival)) > 0.0:
+                waited += work.added * both / (work.until - work.since)
+        return passed_over, waited
+
+    def _answered(self, seconds: float, added: float, now: float) -> None:
+        """A live request has taken so long, of which jobs have added a part."""
+        self._credit = min(self._credit + self._may_be_late(), MOST_CREDIT)
+        if self.times.is_known and seconds > self.times.limit >= seconds - added:
+            unpaid = max(1.0 - self._paid, 0.0)
+            self._paid = max(self._paid - 1.0, 0.0)
+            self._credit = max(self._credit - unpaid, -MOST_DEBT)
+        self.times.add(seconds - added, now)
+
+    def beside(self, live: int, room: int, most_of_batch: int, now: float, *, is_running: bool) -> int:
+        """How many go with live requests, of which there are so many with those that start now; `room` is how many more
+        the model runs at the same time. With `is_running` others have not been answered yet."""
+        self._settle(now, is_running=is_running)
+        if not self.is_known:
             return 0
-        most = int(min(SHARE * alone / ROW_SECONDS, PART * alone / each if each else math.inf))
-        if not self._round % _COMPARED:
-            return 1 if most > 1 else 2
-        return max(most, 1)
-
-    def most_at_last(self) -> int:
-        """How many go where some have to: enough to compare."""
-        return 1 + self._round % 2
-
-    def ended(self, count: int, seconds: float) -> None:
-        """A round is answered with which so many went."""
         self._round += 1
-        if count == 1:
-            self._one_seconds += (_WEIGHT if self._one_seconds else 1.0) * (seconds - self._one_seconds)
-        else:
-            weight = _WEIGHT if self._many else 1.0
-            self._many += weight * (count - self._many)
-            self._many_seconds += weight * (seconds - self._many_seconds)
+        if not self._round % _COMPARED:
+            return 0
+        if room <= 0:
+            return 0 if is_running else self._offered(most_of_batch, 2.0 * live, self._cost.mean(most_of_batch))
+        rows = min(live, most_of_batch)
+        alone = self._cost.mean(rows)
+        most = min(room, max(int(SHARE * alone / ROW_SECONDS), 1))
+        return self._taken({count: self._adds(rows, count) for count in range(1, most + 1)}, live, alone)
+
+    def _taken(self, adds: dict[int, float], live: int, alone: float) -> int:
+        """How many of these counts, by what they add, go beside so many live requests."""
+        soon = sum(added for _, added in self._planned)
+        part, follows = self._may_be_late(), self._follows()
+        prices = {
+            count: live * follows * self.times.part_late((soon + added) * follows) for count, added in adds.items()
+        }
+        count = max((count for count, price in prices.items() if price <= live * part), default=0)
+        if not count:
+            bounded = [count for count in prices if count == 1 or adds[count] <= alone]
+            count = min(bounded, key=lambda count: (prices[count] / count, -count), default=0)
+        return self._offered(count, prices[count], adds[count]) if count else 0
+
+    def in_gap(self, most: int, distance: float, now: float) -> int:
+        """How many go while a model has no live requests, though some come at such a distance. None others run."""
+        self._settle(now, is_running=False)
+        if not self.is_known:
+            return 0
+        count = self.worthwhile(most)
+        seconds = self._cost.mean(count)
+        # Some of those that come meanwhile wait for nearly all of it, others for little.
+        follows = self._follows()
+        parts = (part * seconds * follows for part in (0.25, 0.5, 0.75, 1.0))
+        late = sum(map(self.times.part_late, parts)) / 4
+        coming = seconds / distance * follows if distance > 0.0 else math.inf
+        return self._offered(count, late * min(coming, MOST_CREDIT) if late else 0.0, seconds)
+
+    def worthwhile(self, most: int) -> int:
+        """How many rows make a batch in which one costs hardly more than in a larger one."""
+        if not self._cost.is_known:
+            return most
+        best = self._cost.mean(most) / most
+        return next(count for count in range(1, most + 1) if self._cost.mean(count) / count <= WORTHWHILE * best)
+
+    def _adds(self, rows: int, count: int) -> float:
+        """What so many rows of jobs add to a batch of others."""
+        return max(self._cost.mean(rows + count) - self._cost.mean(rows), 0.0)
+
+    def _offered(self, count: int, price: float, added: float) -> int:
+        """The count, or none where that costs too much."""
+        if price > self._credit < MOST_CREDIT:
+            return 0
+        self._offer = price, added
+        return count
+
+    def went(self, now: float) -> None:
+        """Of those that might go, at least one did."""
+        price, added = self._offer
+        self._credit = max(self._credit - price, -MOST_DEBT)
+        self._paid += price
+        self._planned.append((now, added))
+        self._last_start = now
+        self._offer = 0.0, 0.0
+
+    def _settle(self, now: float, *, is_running: bool) -> None:
+        """Forget what was offered and not taken, and what was begun so long ago that no live request meets it now."""
+        self._offer = 0.0, 0.0
+        if not self.is_known:
+            return
+        self._cost.forget(now)
+        while self._planned and self._planned[0][0] < now - self.times.median:
+            self._planned.popleft()
+        if self._paid and not is_running and now - self._last_start > 2 * self.times.limit:
+            self._credit = min(self._credit + self._paid, MOST_CREDIT)
+            self._paid = 0.0

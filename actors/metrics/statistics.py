@@ -9,8 +9,9 @@ from __future__ import annotations
 import enum
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ from actors.metrics.watched import WatchedDurations
 from backends.interface import BatchTiming
 from protocol.core import InferBatchStatistics, InferStatistics, MemoryUsage, ModelStatistics, StatisticDuration
 from protocol.errors import Cancelled, ServerError
+
+BatchWatcher: TypeAlias = Callable[[BatchDone, float], None]
 
 
 class FlushReason(enum.Enum):
@@ -123,6 +126,8 @@ class VersionStatistics:
     # Batches by why they went; empty where nothing is batched.
     flushes: Counter[FlushReason] = field(default_factory=Counter)
     responses: ResponseStatistics = field(default_factory=ResponseStatistics)
+    # Called with each batch that has run, and when its replies leave. It must not raise.
+    watcher: BatchWatcher | None = None
     _success: Sum = field(default_factory=Sum)
     _fail: Sum = field(default_factory=Sum)
     _queue: Sum = field(default_factory=Sum)
@@ -157,6 +162,8 @@ class VersionStatistics:
             for item in done.batch:
                 batch_size += item.batch_size
             self.count_execution(done.timing, requests, batch_size=batch_size)
+            if self.watcher is not None:
+                self.watcher(done, now)
 
     def _count_replies(self, done: BatchDone, replies: Sequence[Reply], now: float) -> int:
         """The number of requests that succeeded."""

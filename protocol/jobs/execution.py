@@ -18,11 +18,12 @@ Partial: TypeAlias = Callable[[InferenceResponse], None]
 
 @dataclass(frozen=True, slots=True)
 class ModelLoad:
-    """How busy a model is: the requests that it has, those of jobs included, and how many it runs at the same time; 0
-    where that is not known."""
+    """How busy a model is: the requests that it has, those of jobs included, and how many it runs at the same time, on
+    all of its instances; 0 where that is not known."""
 
     in_flight: int
     capacity: int
+    instances: int = 1
 
 
 class FailedItem(Exception):

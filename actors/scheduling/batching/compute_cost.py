@@ -13,18 +13,18 @@ ENOUGH = 3
 class ComputeCost:
     """Seconds as a straight line over the rows, fitted to recent batches; both of its parts are at least 0.
 
-    While all batches have about the same size, the line's slope is what it was when they had not, at first half of what
-    it would be if compute time grew in step with the rows: enough for larger batches to be worth a try.
+    While all batches have about the same size, the line's slope is what it was when they had not, at first `growing` of
+    what it would be if compute time grew in step with the rows. Half is enough for larger batches to be worth a try.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, growing: float = 0.5) -> None:
         self._seen = 0
         # Sums over the observations, with falling weights: of 1, rows, rows², seconds, rows·seconds.
         self._weight = self._rows = self._squares = self._seconds = self._products = 0.0
         # How far an observation lies from its estimate, as a part of that; an average.
         self._deviation = 0.0
         # The share of a mean batch's time that grows with its rows.
-        self._growing = 0.5
+        self._growing = growing
 
     @property
     def is_known(self) -> bool:

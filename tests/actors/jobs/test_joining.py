@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from actors.jobs.joining import MOST_WAIT_SECONDS, SILENCE_SECONDS, Joining
-from actors.jobs.pace import LEAST_QUIET_SECONDS, MOST_QUIET_SECONDS
+from actors.jobs.joining import (
+    MOST_QUIET_SECONDS,
+    MOST_WAIT_SECONDS,
+    RECENT_SECONDS,
+    SILENCE_SECONDS,
+    UNKNOWN_SECONDS,
+    Joining,
+)
+from actors.jobs.pace import LEAST_QUIET_SECONDS
 from protocol.jobs.execution import ModelLoad
 
 
-@pytest.mark.parametrize(("capacity", "in_flight", "count"), [(8, 1, 7), (8, 8, 0), (8, 20, 0), (1, 1, 0), (16, 3, 13)])
+def known(joining: Joining, seconds: Callable[[int], float], now: float = 0.0) -> float:
+    """It has seen live requests, one after the other, and batches of all sizes up to 8; when that was over."""
+    for number in range(200):
+        rows = 1 + number % 8
+        joining.riding.ran(now, now + seconds(rows), [now], 1, rows - 1)
+        now += seconds(rows)
+    return now
+
+
+@pytest.mark.parametrize(("capacity", "in_flight", "count"), [(8, 1, 7), (8, 8, 0), (16, 3, 13)])
 def test_live_requests_take_along_what_their_batch_has_room_for(capacity: int, in_flight: int, count: int) -> None:
     joining = Joining(0.0)
-    for went in (1, 2):  # no matter how many go, it takes as long
-        joining.riding.ended(went, 0.1)
-    assert joining.beside(ModelLoad(in_flight, capacity)) == count
+    now = known(joining, lambda rows: 0.1)  # no matter how many go, it takes as long
+    assert joining.beside(ModelLoad(in_flight, capacity), in_flight == capacity, now) == count
+
+
+def test_they_take_none_along_before_anything_is_known() -> None:
+    assert Joining(0.0).beside(ModelLoad(1, 8), 0, 0.0) == 0
 
 
 @pytest.mark.parametrize(
@@ -30,7 +51,7 @@ def test_all_hear_that_the_model_is_gone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("distance", "quiet"), [(0.0001, LEAST_QUIET_SECONDS), (0.01, 0.04), (0.5, MOST_QUIET_SECONDS)]
+    ("distance", "quiet"), [(0.0001, LEAST_QUIET_SECONDS), (0.01, 0.08), (0.5, MOST_QUIET_SECONDS)]
 )
 def test_the_while_without_live_requests_depends_on_their_distance(distance: float, quiet: float) -> None:
     joining, now = Joining(0.0), 0.0
@@ -63,7 +84,28 @@ def test_the_while_begins_when_the_last_live_request_is_answered() -> None:
 
 def test_some_go_when_none_has_gone_for_long() -> None:
     joining = Joining(0.0)
-    assert joining.overdue(MOST_WAIT_SECONDS - 0.1) == 0
-    assert joining.overdue(MOST_WAIT_SECONDS) >= 1
-    joining.started(MOST_WAIT_SECONDS)
-    assert joining.overdue(MOST_WAIT_SECONDS + 0.1) == 0
+    assert joining.overdue(UNKNOWN_SECONDS - 0.1) == 0
+    assert joining.overdue(UNKNOWN_SECONDS) == 1
+    joining.started(UNKNOWN_SECONDS)
+    assert joining.overdue(UNKNOWN_SECONDS + 0.1) == 0
+    known(joining, lambda rows: 0.01 * rows)
+    assert joining.overdue(UNKNOWN_SECONDS + MOST_WAIT_SECONDS - 0.1) == 0
+    assert joining.overdue(UNKNOWN_SECONDS + MOST_WAIT_SECONDS) == 1
+
+
+def test_soon_after_live_requests_batches_are_no_larger_than_is_worthwhile() -> None:
+    """The next live request would wait for all of a batch."""
+    joining = Joining(0.0)
+    last = known(joining, lambda rows: 0.01 * rows)
+    joining.note_live(last)
+    assert joining.alone(ModelLoad(0, 16, 2), 0, last + MOST_QUIET_SECONDS) == 2
+    assert joining.alone(ModelLoad(0, 16, 2), 0, last + RECENT_SECONDS) == 32
+
+
+def test_of_a_model_that_is_always_busy_one_batch_goes_when_much_is_saved_up() -> None:
+    joining = Joining(0.0)
+    now = known(joining, lambda rows: 0.1)
+    busy = ModelLoad(16, 8)
+    assert joining.beside(busy, 0, now) == 8
+    joining.started(now)
+    assert joining.beside(busy, 0, now + 0.1) == 0

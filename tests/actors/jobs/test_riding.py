@@ -1,56 +1,109 @@
-"""How many requests of jobs go along with live ones, by what that has cost them."""
+"""How many requests of jobs go along with live ones, by what that has cost these."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from actors.jobs.pace import ROW_SECONDS, SHARE
-from actors.jobs.riding import PART, Riding
+from actors.jobs.riding import LATE, MOST_CREDIT, MOST_DEBT, Riding
 
-
-def rounds(seconds: Callable[[int], float], count: int = 200, *, riding: Riding | None = None) -> list[int]:
-    """How many went with each round, where one with so many takes so long. Where none may go, some do at last."""
-    riding = riding or Riding()
-    went: list[int] = []
-    for _ in range(count):
-        most = riding.most()
-        went.append(most)
-        most = most or riding.most_at_last()
-        riding.ended(most, seconds(most))
-    return went
+Seconds = Callable[[int], float]
+ROOM = 7
 
 
-def test_a_model_that_takes_as_long_for_a_full_batch_takes_as_many_along_as_the_server_can() -> None:
-    went = rounds(lambda _: 0.02)
-    assert max(went) == int(SHARE * 0.02 / ROW_SECONDS)
-    assert sorted(went)[100] == max(went)
+class OneClient:
+    """Asks again as soon as it is answered; what may go along does."""
+
+    def __init__(self, seconds: Seconds) -> None:
+        self.riding, self.seconds, self.now = Riding(), seconds, 0.0
+
+    def rounds(self, count: int) -> list[int]:
+        """How many went with each request."""
+        went = []
+        for _ in range(count):
+            along = self.riding.beside(1, ROOM, ROOM + 1, self.now, is_running=False)
+            if along:
+                self.riding.went(self.now)
+            began, self.now = self.now, self.now + self.seconds(1 + along)
+            self.riding.ran(began, self.now, [began], 1, along)
+            went.append(along)
+        return went
 
 
-def test_a_model_that_takes_as_long_for_each_takes_none_along() -> None:
-    went = rounds(lambda count: 0.01 * (1 + count))
-    assert went[:2] == [1, 2]
-    assert set(went[3:]) == {0}
+def test_nothing_goes_before_anything_is_known() -> None:
+    assert set(OneClient(lambda rows: 0.05).rounds(20)) == {0}
+
+
+def test_a_model_that_takes_as_long_for_a_full_batch_takes_along_what_there_is_room_for() -> None:
+    went = OneClient(lambda rows: 0.05).rounds(400)
+    assert sorted(went[100:])[50] == ROOM
+    assert min(went[100:]) == 0  # now and then it is looked what a batch takes without
+
+
+def test_of_a_model_that_takes_as_long_for_each_few_live_requests_wait() -> None:
+    went = OneClient(lambda rows: 0.01 * rows).rounds(5000)
+    late = sum(map(bool, went))
+    assert 1 <= late <= 5000 * LATE + MOST_CREDIT
+    assert max(went) == 1
 
 
 def test_what_goes_along_adds_a_part_at_most() -> None:
-    """A full batch of 8 takes this model half as long again."""
-    went = rounds(lambda count: 0.1 * (1 + count / 14))
-    assert max(went[3:]) == int(PART * 14)
-    assert min(went) == 1
+    went = OneClient(lambda rows: 0.1 + 0.01 * rows).rounds(1000)
+    assert sorted(went[200:])[400] == 1
 
 
-@pytest.mark.parametrize("seconds", [0.0001, 0.0005])
-def test_a_quick_model_takes_one_along(seconds: float) -> None:
-    went = rounds(lambda count: seconds + 0.00015 * count)
-    assert sum(went[2:]) < 1.1 * len(went)
-    assert set(went) == {1, 2}
+def test_it_is_seen_when_the_model_takes_another_time_and_when_it_is_as_before() -> None:
+    client = OneClient(lambda rows: 0.05)
+    client.rounds(300)
+    client.seconds = lambda rows: 0.05 * rows
+    client.rounds(600)
+    assert sum(map(bool, client.rounds(2000))) <= 2000 * LATE + MOST_CREDIT
+    client.seconds = lambda rows: 0.05
+    client.rounds(2000)
+    assert ROOM in client.rounds(20)
 
 
-def test_it_is_seen_when_the_model_has_become_slower_and_when_it_is_quick_again() -> None:
-    riding = Riding()
-    rounds(lambda _: 0.02, riding=riding)
-    assert riding.most()
-    assert 0 in rounds(lambda count: 0.01 * (1 + count), riding=riding)
-    assert rounds(lambda _: 0.02, riding=riding)[-1] > 1
+@pytest.mark.parametrize(("seconds", "most", "count"), [(0.01, 8, 7), (0.0, 8, 1), (0.01, 1, 1)])
+def test_batches_of_jobs_alone_are_worthwhile(seconds: float, most: int, count: int) -> None:
+    """`seconds` is what a batch takes of its own; with none, one row is as good as many."""
+    client = OneClient(lambda rows: seconds or 0.01 * rows)
+    client.rounds(400)
+    assert client.riding.worthwhile(most) == count
+
+
+def test_in_a_gap_rows_go_if_those_that_may_come_can_wait() -> None:
+    client = OneClient(lambda rows: 0.01 * rows)
+    client.rounds(400)
+    assert client.riding.in_gap(8, 100.0, client.now) == 1
+    client.riding._credit = 0.0
+    assert client.riding.in_gap(8, 0.01, client.now) == 0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0.0, 0.2), st.lists(st.floats(0.0, 1.0), max_size=8), st.integers(0, 8), st.floats(0.0, 0.05)
+        ),
+        max_size=120,
+    ),
+    st.integers(1, 20),
+    st.integers(-8, 20),
+)
+def test_what_it_says_is_always_possible(
+    batches: list[tuple[float, list[float], int, float]], live: int, room: int
+) -> None:
+    """Whatever a model has run: it never gives more than there is room for, and its account is bounded."""
+    riding, now = Riding(), 0.0
+    for seconds, ages, jobs, pause in batches:
+        started, now = now + pause, now + pause + seconds
+        riding.ran(started, now, [started - age for age in ages], len(ages), jobs)
+        count = riding.beside(live, room, 8, now, is_running=bool(jobs))
+        assert 0 <= count <= max(room, 8 if room <= 0 and not jobs else 0)
+        if count:
+            riding.went(now)
+        assert riding.in_gap(8, pause, now) in range(9)
+        riding.went(now)
+        assert -MOST_DEBT <= riding._credit <= MOST_CREDIT
