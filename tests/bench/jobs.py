@@ -2,19 +2,21 @@
 
 Jobs of one request each and jobs of long lists go through the HTTP interface; beside them the same rows go through
 `trioton batch`. Then clients ask the model that a long job runs on, and ask it again without the job: the ratio of
-their p99 is held to a goal. Part of `make bench`.
+their p99 is held to a goal. So with three models: one is quick, one takes 10 ms for a batch of any size, and one
+takes 10 ms for each row. Part of `make bench`.
 """
 
 from __future__ import annotations
 
 import argparse
 import http.client
+import itertools
 import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -35,23 +37,27 @@ JOBS, CLIENTS = 400, 8
 LISTS, ROWS_OF_A_LIST = 2, 10_000
 BATCH_ROWS = 50_000
 LIVE_CLIENTS = (1, 4, 16)
+LIVE_MODELS = ("add_sub", "constant", "linear")
+JOB_MODELS = Path(__file__).parent / "job_models"
 TIMEOUT_SECONDS = 300.0
 POLL_SECONDS = 0.02
 
 
 @dataclass(slots=True)
 class Found:
-    """What the rounds have shown; rates per second, and by the number of live clients their p99 in microseconds."""
+    """What the rounds have shown; rates per second, and by the model and its number of live clients their p99 in
+    microseconds, and the rows per second that a job had beside them."""
 
     jobs_taken: list[float] = field(default_factory=list)
     jobs_ended: list[float] = field(default_factory=list)
     rows: list[float] = field(default_factory=list)
     batch_rows: list[float] = field(default_factory=list)
-    alone: dict[int, list[float]] = field(default_factory=dict)
-    beside: dict[int, list[float]] = field(default_factory=dict)
+    alone: dict[tuple[str, int], list[float]] = field(default_factory=dict)
+    beside: dict[tuple[str, int], list[float]] = field(default_factory=dict)
+    rows_beside: dict[tuple[str, int], list[float]] = field(default_factory=dict)
 
-    def ratio(self, clients: int) -> float:
-        pairs = zip(self.alone[clients], self.beside[clients], strict=True)
+    def ratio(self, load: tuple[str, int]) -> float:
+        pairs = zip(self.alone[load], self.beside[load], strict=True)
         return median(beside / alone for alone, beside in pairs)
 
 
@@ -89,7 +95,7 @@ class Client:
 
 
 def request_of(row: int) -> dict[str, Any]:
-    """To the model `add_sub`."""
+    """To any of the models."""
     data = [float(row % 1000 + place) for place in range(ELEMENTS)]
     return {
         "inputs": [{"name": name, "datatype": "FP32", "shape": [1, ELEMENTS], "data": data} for name in INPUTS],
@@ -117,8 +123,8 @@ def job_rates(address: str, jobs: int = JOBS, clients: int = CLIENTS) -> tuple[f
     return jobs / taken, jobs / ended
 
 
-def submit_list(client: Client, rows: int) -> str:
-    requests = [{"model_name": "add_sub", **request_of(row)} for row in range(rows)]
+def submit_list(client: Client, rows: int, model: str = "add_sub") -> str:
+    requests = [{"model_name": model, **request_of(row)} for row in range(rows)]
     return str(client.call("POST", "/v2/jobs", {"requests": requests})["id"])
 
 
@@ -155,13 +161,14 @@ def batch_rate(rows: int = BATCH_ROWS) -> float:
 
 
 @contextmanager
-def long_job(address: str) -> Iterator[None]:
-    """A job runs as long as the block lasts. Raises LoadFailed where it has ended before."""
+def long_job(address: str, model: str) -> Iterator[Callable[[], int]]:
+    """A job runs as long as the block lasts; what it gives tells how many of its rows have ended. Raises LoadFailed
+    where it has ended before."""
     with closing(Client(address)) as client:
-        ids = [submit_list(client, ROWS_OF_A_LIST) for _ in range(LISTS)]
+        ids = [submit_list(client, ROWS_OF_A_LIST, model) for _ in range(LISTS)]
         while not client.counts(ids[0])["succeeded"]:
             time.sleep(POLL_SECONDS)
-        yield
+        yield lambda: sum(client.counts(job_id)["succeeded"] for job_id in ids)
         left = client.counts(ids[-1])["queued"]
         for job_id in ids:
             client.call("POST", f"/v2/jobs/{job_id}/cancel")
@@ -169,33 +176,41 @@ def long_job(address: str) -> Iterator[None]:
             raise LoadFailed("the job had ended before the live requests were measured: give it more rows")
 
 
-def measure_live(load: LoadGenerator, address: str, found: Found, clients: int) -> None:
+def measure_live(load: LoadGenerator, address: str, found: Found, model: str, clients: int) -> None:
     """p99 of so many clients, without a job and beside one."""
-    row = Row("add_sub", "http", clients)
-    found.alone.setdefault(clients, []).append(load.run(row, address).p99)
-    with long_job(address):
-        found.beside.setdefault(clients, []).append(load.run(row, address).p99)
+    row, place = Row(model, "http", clients), (model, clients)
+    found.alone.setdefault(place, []).append(load.run(row, address).p99)
+    with long_job(address, model) as rows:
+        began, before = time.perf_counter(), rows()
+        found.beside.setdefault(place, []).append(load.run(row, address).p99)
+        found.rows_beside.setdefault(place, []).append((rows() - before) / (time.perf_counter() - began))
 
 
-def measure(load: LoadGenerator, rounds: int, folder: Path = DEFAULT_FOLDER) -> Found:
-    """All of it, in turns. Raises PeerError, LoadFailed, OSError."""
+def measure(
+    load: LoadGenerator, rounds: int, models: Sequence[str] = LIVE_MODELS, folder: Path = DEFAULT_FOLDER
+) -> Found:
+    """All of it, in turns; live requests to these models, where these are all, the rates too. Raises
+    PeerError, LoadFailed, OSError."""
     found = Found()
     log = folder / "jobs.log"
     log.write_bytes(b"")
     with tempfile.TemporaryDirectory(prefix="bench-jobs-") as store:
         peer = our_server()
-        server = Server(replace(peer, command=(*peer.command, f"--jobs-store={store}")), log)
+        flags = f"--jobs-store={store}", f"--model-repository={JOB_MODELS}"
+        server = Server(replace(peer, command=(*peer.command, *flags)), log)
         try:
             server.start()
             address = server.address("http")
             for _ in range(rounds):
+                for model, clients in itertools.product(models, LIVE_CLIENTS):
+                    measure_live(load, address, found, model, clients)
+                if models != LIVE_MODELS:
+                    continue
                 taken, ended = job_rates(address)
                 found.jobs_taken.append(taken)
                 found.jobs_ended.append(ended)
                 found.rows.append(row_rate(address))
                 found.batch_rows.append(batch_rate())
-                for clients in LIVE_CLIENTS:
-                    measure_live(load, address, found, clients)
         finally:
             server.stop()
     return found
@@ -213,29 +228,38 @@ def report(found: Found) -> str:
     ]
     live = [
         [
+            model,
             f"{clients}",
-            f"{median(found.alone[clients]) / 1000:.2f}",
-            f"{median(found.beside[clients]) / 1000:.2f}",
-            f"{found.ratio(clients):.2f}",
-            at_most(found.ratio(clients), JOBS_TAIL_LIMIT),
+            f"{median(found.alone[model, clients]) / 1000:.2f}",
+            f"{median(found.beside[model, clients]) / 1000:.2f}",
+            f"{found.ratio((model, clients)):.2f}",
+            at_most(found.ratio((model, clients)), JOBS_TAIL_LIMIT),
+            f"{median(found.rows_beside[model, clients]):,.1f}",
         ]
-        for clients in found.alone
+        for model, clients in found.alone
     ]
-    return "\n\n".join(
-        [
-            table(["what", "per second", "range"], lines, text_columns=1),
-            table(["live clients", "p99 ms alone", "p99 ms beside a job", "ratio", "goal"], live, text_columns=0),
-        ]
-    )
+    heads = [
+        "model",
+        "live clients",
+        "p99 ms alone",
+        "p99 ms beside a job",
+        "ratio",
+        "goal",
+        "rows of the job per second",
+    ]
+    tables = [table(["what", "per second", "range"], lines, text_columns=1)] if lines else []
+    return "\n\n".join([*tables, table(heads, live, text_columns=1)])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Measure jobs, and what live requests pay for them.")
     parser.add_argument("--rounds", type=int, default=3, help="turns of all that is measured (default %(default)s)")
     parser.add_argument("--window-ms", type=int, default=500, help="one of a load's three windows (default 500)")
+    parser.add_argument("--model", choices=LIVE_MODELS, help="only live requests to this model, beside its job")
     options = parser.parse_args(arguments)
+    models = LIVE_MODELS if options.model is None else (options.model,)
     try:
-        print(report(measure(LoadGenerator.of(prepare(), options.window_ms), options.rounds)))
+        print(report(measure(LoadGenerator.of(prepare(), options.window_ms), options.rounds, models)))
     except (LoadFailed, PeerError, OSError) as error:
         print(f"failed: {error}", file=sys.stderr)
         return 1

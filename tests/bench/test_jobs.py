@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from tests.bench import jobs
-from tests.bench.jobs import Found, batch_rate, job_rates, measure_live, report, row_rate
+from tests.bench.jobs import JOB_MODELS, Found, batch_rate, job_rates, measure_live, report, row_rate
 from tests.bench.load import LoadGenerator
 from tests.bench.measurement import LoadFailed, Measurement
 from tests.bench.peers import Server, our_server
@@ -31,7 +31,10 @@ class FakeLoad:
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("bench")
     peer = our_server()
-    server = Server(replace(peer, command=(*peer.command, f"--jobs-store={folder / 'store'}")), folder / "log")
+    server = Server(
+        replace(peer, command=(*peer.command, f"--jobs-store={folder / 'store'}", f"--model-repository={JOB_MODELS}")),
+        folder / "log",
+    )
     server.start()
     yield server.address("http")
     server.stop()
@@ -52,16 +55,20 @@ def test_the_rate_of_a_batch_is_that_of_its_state() -> None:
 @pytest.mark.slow
 def test_live_requests_alone_and_beside_a_job(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Found()
-    measure_live(cast(LoadGenerator, FakeLoad()), address, found, 4)
-    assert (found.alone, found.beside, found.ratio(4)) == ({4: [100.0]}, {4: [200.0]}, 2.0)
+    place = "constant", 4
+    measure_live(cast(LoadGenerator, FakeLoad()), address, found, *place)
+    assert (found.alone, found.beside, found.ratio(place)) == ({place: [100.0]}, {place: [200.0]}, 2.0)
+    assert len(found.rows_beside[place]) == 1
     monkeypatch.setattr(jobs, "ROWS_OF_A_LIST", 1)
     monkeypatch.setattr(jobs, "LISTS", 1)
     with pytest.raises(LoadFailed, match="had ended before"):
-        measure_live(cast(LoadGenerator, FakeLoad()), address, found, 4)
+        measure_live(cast(LoadGenerator, FakeLoad()), address, found, "add_sub", 4)
 
 
 def test_the_tables_have_medians_and_verdicts() -> None:
-    found = Found([300.0, 500.0], [200.0], [4000.0], [9000.0], {1: [1000.0, 1000.0]}, {1: [1100.0, 1500.0]})
+    found = Found([300.0, 500.0], [200.0], [4000.0], [9000.0], {}, {}, {})
+    load = "linear", 1
+    found.alone[load], found.beside[load], found.rows_beside[load] = [1000.0, 1000.0], [1100.0, 1500.0], [0.5]
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in report(found).splitlines() if line]
     assert lines[2][1:] == ["400", "300 to 500"]
-    assert lines[-1] == ["1", "1.00", "1.30", "1.30", "≤ 1.25 not met"]
+    assert lines[-1] == ["linear", "1", "1.00", "1.30", "1.30", "≤ 1.25 not met", "0.5"]
