@@ -199,6 +199,40 @@ def test_a_revoked_key_is_let_in_nowhere(server: ServerProcess, folder: Path) ->
         assert {status for _, status in outcomes} == {200, 401}
 
 
+def test_an_edge_that_was_stopped_lets_nobody_in_by_old_keys(server: ServerProcess, folder: Path) -> None:
+    """It has not heard of the new ones when it goes on, with a request on its connection. A stream on it ends."""
+    file, address = folder / "keys.toml", server.addresses["grpc"]
+    put_keys(file, alice=ALICE, bob=BOB, carol=CAROL)
+    with ExitStack() as stack:
+        client = stack.enter_context(httpx.Client(base_url=f"http://{server.addresses['http']}", timeout=30))
+        assert eventually(lambda: asked(client, CAROL) == 200)
+        channel = stack.enter_context(grpc.insecure_channel(address))
+        stream = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        over = threading.Event()
+        stack.callback(over.set)
+        answers = stream(_until(over), metadata=(("authorization", f"Bearer {CAROL}"),), wait_for_ready=True)
+        said = server.log.count('its keys are now: alice, bob"')
+        next(answers)  # it runs: a message that is no request is answered with an error in the stream
+        for pid in edges_of(server).values():
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            put_keys(file, alice=ALICE, bob=BOB)
+            assert eventually(lambda: server.log.count('its keys are now: alice, bob"') > said)
+            threading.Timer(0.2, lambda: [os.kill(pid, signal.SIGCONT) for pid in edges_of(server).values()]).start()
+            assert asked(client, CAROL) == 401
+        finally:
+            for pid in edges_of(server).values():
+                os.kill(pid, signal.SIGCONT)
+        with pytest.raises(grpc.RpcError) as ended:
+            list(answers)
+        assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def _until(over: threading.Event) -> Iterator[bytes]:
+    yield b""
+    over.wait()
+
+
 def test_what_ran_in_an_edge_that_is_killed_runs_no_more(server: ServerProcess, folder: Path) -> None:
     def running() -> float:
         return metric(server, "trioton_key_running_requests", key="alice")
