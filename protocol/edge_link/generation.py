@@ -1,7 +1,7 @@
-"""Generation: counters in shared memory that move whenever what edges have kept of the core may be wrong: one of its
-models, and one of the clients' keys.
+"""Generation: what all edges have to see of the core at once, in shared memory: counters that move whenever what they
+have kept of its models, or of the clients' keys, may be wrong, and whether requests are traced.
 
-One page per core, which counts; each edge process maps it, and compares before it answers from what it keeps.
+One page per core, which writes it; each edge process maps it, and compares before it answers from what it keeps.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ class Generation:
         self.keys += 1
         _COUNT.pack_into(self._map, _COUNT.size, self.keys)
 
+    def set_traced(self, is_on: bool) -> None:
+        """Whether requests may have to be traced from now on, which the core decides for each."""
+        _COUNT.pack_into(self._map, 2 * _COUNT.size, is_on)
+
     def close(self) -> None:
         self._map.close()
         os.close(self.descriptor)
@@ -58,6 +62,10 @@ class SeenGeneration:
     def keys(self) -> int:
         found: int = _COUNT.unpack_from(self._map, _COUNT.size)[0]
         return found
+
+    def is_traced(self) -> bool:
+        found: int = _COUNT.unpack_from(self._map, 2 * _COUNT.size)[0]
+        return bool(found)
 
     def close(self) -> None:
         self._map.close()

@@ -396,6 +396,11 @@ class LinkedCore(LinkedOperations):
         """Which keys of clients are in force in the core, as a number that grows."""
         return self._seen.keys() if self._is_up and self._seen is not None else -1
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether the core may have to trace requests."""
+        return not self._is_up or self._seen is None or self._seen.is_traced()
+
     async def key_table(self) -> KeyTable | None:
         """The keys of clients; None where there are none. Raises Unavailable where the core is gone."""
         found: KeyTable | None = await self._call(KEY_TABLE)

@@ -41,7 +41,6 @@ from trioton.edge_processes.messages import (
     Stop,
     ToCore,
     ToEdge,
-    Traced,
     Upstream,
 )
 from trioton.edge_processes.start import EdgeStart
@@ -59,16 +58,15 @@ START_SECONDS = 120.0
 @dataclass(frozen=True, slots=True)
 class EdgeContext:
     """What all edge processes share. `relayed` are the core's own edges by their words, `changed` is told when there is
-    an edge that may take connections. `is_traced` says whether requests may have to be traced; `generation` is moved
-    whenever what edges keep of the models, or of the `keys` of clients, may be wrong. `log_access` takes lines of the
-    access log, and how many were lost before them; `note_failed` is told of failed requests."""
+    an edge that may take connections. `generation` is moved whenever what edges keep of the models, or of the `keys` of
+    clients, may be wrong. `log_access` takes lines of the access log, and how many were lost before them; `note_failed`
+    is told of failed requests."""
 
     start: Callable[[int], EdgeStart]
     relayed: Mapping[str, HandedOver]
     changed: WaitingTasks
     core: InferenceCore
     failures: CallbackFailures
-    is_traced: Callable[[], bool]
     generation: Generation
     keys: TellingKeys | None
     log_access: Callable[[bytes, int], None]
@@ -111,7 +109,6 @@ class EdgeProcess:
             failures=context.failures,
             name=name,
         )
-        self.tell_traced()
         try:
             with suppress(ChannelLost):
                 async with trio.open_nursery() as nursery:
@@ -162,10 +159,6 @@ class EdgeProcess:
                 self._channel.send(message)
             except ChannelFull:
                 self.kill()
-
-    def tell_traced(self) -> None:
-        """Whether requests may have to be traced."""
-        self._tell(Traced(self._context.is_traced()))
 
     def tell_keys(self) -> None:
         """Others are in force."""

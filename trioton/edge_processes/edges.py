@@ -173,6 +173,7 @@ class EdgeProcesses:
         the processes are killed."""
         with self._running, closing(Generation()) as generation:
             self._generation = generation
+            self._tell_traced()
             try:
                 await self._run(leaving, stop, generation)
             finally:
@@ -186,7 +187,6 @@ class EdgeProcesses:
             self._changed,
             self._core,
             self._failures,
-            lambda: self._tracer.is_sampling,
             generation,
             None if self._keys is None else TellingKeys(self._keys, generation),
             self._log_access,
@@ -266,9 +266,8 @@ class EdgeProcesses:
                 edge.process.leave()
 
     def _tell_traced(self) -> None:
-        for edge in self._edges:
-            if edge.process is not None:
-                edge.process.tell_traced()
+        if self._generation is not None:
+            self._generation.set_traced(self._tracer.is_sampling)
 
     # Processes.
 

@@ -57,11 +57,15 @@ _DIALECTS = {"http": HTTP_API, "grpc": GRPC_PROTOCOL}
 
 
 class Tracing:
-    """Whether the core samples requests for traces: then all are relayed. The part of `TraceControl` that the fast
-    paths ask for."""
+    """Whether the core samples requests for traces: then all are relayed. The part of `TraceControl` that inference
+    asks for."""
 
-    def __init__(self) -> None:
-        self.is_sampling = True  # until the core has said so
+    def __init__(self, core: LinkedCore) -> None:
+        self._core = core
+
+    @property
+    def is_sampling(self) -> bool:
+        return self._core.is_traced
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,6 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     """No more connections come: finish what there is, and end."""
 
 
-class Traced(msgspec.Struct, frozen=True, tag=True):
-    """Whether requests may have to be traced, which the core decides for each."""
-
-    is_on: bool
-
-
 class KeysChanged(msgspec.Struct, frozen=True, tag=True):
     """Other keys of clients are in force, to be asked for by the link."""
 
@@ -105,5 +99,5 @@ class Figures(msgspec.Struct, frozen=True, tag=True):
     streams: dict[str, int]
 
 
-ToEdge: TypeAlias = Connect | Leave | Stop | Traced | KeysChanged | Ping
+ToEdge: TypeAlias = Connect | Leave | Stop | KeysChanged | Ping
 ToCore: TypeAlias = Ready | Progress | Upstream | LogLine | AccessLines | FailedCall | KeyUse | Figures

@@ -43,7 +43,6 @@ from trioton.edge_processes.messages import (
     Stop,
     ToCore,
     ToEdge,
-    Traced,
     Upstream,
 )
 from trioton.edge_processes.serving import Serving, edge_services
@@ -83,7 +82,7 @@ class EdgeProgram:
         self._connections = OpenConnections()
         self._lag = LoopLag()
         self._core = LinkedCore(linked, failures=self._failures)
-        self._tracing = Tracing()
+        self._tracing = Tracing(self._core)
         self._lines = LineSender(self._channel)
         self._keys = ToldKeys(lambda: self._core.keys_number) if start.has_keys else None
         self._key_use = None if self._keys is None else KeyUseSource(self._keys.ledger)
@@ -180,8 +179,6 @@ class EdgeProgram:
                 case Stop():
                     self._leaving.set()
                     self._stop.set()
-                case Traced(is_on):
-                    self._tracing.is_sampling = is_on
                 case KeysChanged():
                     self._keys_changed.wake()
                 case Ping():
