@@ -218,14 +218,18 @@ def test_an_edge_that_was_stopped_lets_nobody_in_by_old_keys(server: ServerProce
         try:
             put_keys(file, alice=ALICE, bob=BOB)
             assert eventually(lambda: server.log.count('its keys are now: alice, bob"') > said)
-            threading.Timer(0.2, lambda: [os.kill(pid, signal.SIGCONT) for pid in edges_of(server).values()]).start()
+            threading.Timer(0.2, _let_go_on, (server,)).start()
             assert asked(client, CAROL) == 401
         finally:
-            for pid in edges_of(server).values():
-                os.kill(pid, signal.SIGCONT)
+            _let_go_on(server)
         with pytest.raises(grpc.RpcError) as ended:
             list(answers)
         assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def _let_go_on(server: ServerProcess) -> None:
+    for pid in edges_of(server).values():
+        os.kill(pid, signal.SIGCONT)
 
 
 def _until(over: threading.Event) -> Iterator[bytes]:
