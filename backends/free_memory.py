@@ -1,6 +1,5 @@
-"""Releases free heap memory to the system (glibc `malloc_trim`).
-
-Linux with glibc only: elsewhere nothing is done.
+"""Garbage of this process: how often it is looked for, and freed heap memory that goes back to the system (glibc's
+`malloc_trim`; elsewhere it stays).
 """
 
 from __future__ import annotations
@@ -8,13 +7,30 @@ from __future__ import annotations
 import ctypes
 import gc
 
+# Python looks for reference cycles after 700 objects more, which is after some requests. A request leaves none. To look
+# at so many takes a millisecond, and at ten times as many ten.
+_THRESHOLDS = (2_000, 10, 25)
 
-def return_free_memory() -> None:
-    """Free what is held by reference cycles alone, also of what was frozen at the start, and let the system have the
-    pages that this process has freed and not given back. Takes some ten milliseconds, and may be called in any
-    thread."""
-    was_frozen = gc.get_freeze_count() > 0
-    gc.unfreeze()
+
+def collect_less() -> None:
+    """What is there when a server has started is there for good, and need not be searched for garbage again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)
+
+
+def collects_less() -> bool:
+    """Whether `collect_less` was called: to ask how much is frozen takes as long as there is much."""
+    return gc.get_threshold() == _THRESHOLDS
+
+
+def return_free_memory(has_frozen: bool = True) -> None:
+    """Free what is held by reference cycles alone, and let the system have the pages that this process has freed and
+    not given back. May be called in any thread; all others stand still for some ten milliseconds, and with `has_frozen`
+    for up to some hundred: then what was frozen is looked at, too, and all that is left is frozen."""
+    was_frozen = has_frozen and gc.get_freeze_count() > 0
+    if was_frozen:
+        gc.unfreeze()
     gc.collect()
     if was_frozen:
         gc.freeze()

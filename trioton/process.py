@@ -6,7 +6,6 @@ code is 0 only if nothing was cut off. SIGUSR1 has the log files opened again. S
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
@@ -16,6 +15,7 @@ from typing import NoReturn
 
 import trio
 
+from backends.free_memory import collect_less
 from trioton.allocator import give_back_when_idle, keep_freed_memory
 from trioton.descriptor_limit import raise_descriptor_limit
 from trioton.ending import ExitTimeoutExpired
@@ -30,8 +30,6 @@ REOPEN_SIGNAL = signal.SIGUSR1
 # After the exit timeout everything is cancelled; what does not even end then (a thread that hangs in a framework) gets
 # this much longer.
 CANCEL_GRACE_SECONDS = 2.0
-# Python looks for reference cycles after 700 objects more, which is after some requests. A request leaves none.
-GARBAGE_THRESHOLDS = (2_000, 10, 25)
 # A thread that computes in Python (reads configurations, tokenizes) gives the interpreter's lock up after so long where
 # the loop waits for it: for each system call of a request. Python's own five milliseconds would be some twenty a
 # request.
@@ -98,11 +96,8 @@ async def _reopen_logs(server: Server) -> None:
 
 
 async def _collect_less(server: Server) -> None:
-    """What is there when the server has started is there for good, and need not be searched for garbage again."""
     await server.started.wait()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GARBAGE_THRESHOLDS)
+    collect_less()
 
 
 def end_process(code: int) -> NoReturn:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import importlib.util
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 import trio
 
@@ -65,7 +67,13 @@ from repository.unsupported import refuse_unbuilt
 from repository.validation import InstancePlacement, normalise, resolve_instances, validate, validate_backend
 from repository.warmup_data import WarmupSample, warmup_samples
 
+Result = TypeVar("Result")
+
 logger = logging.getLogger("trioton.model_loading")
+
+# Threads that read configurations and files of models: they compute in Python, and with each of them the loop waits
+# longer for the interpreter's lock.
+_MOST_READERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,7 @@ class ModelLoader:
     text_defaults: TextDefaults = NO_TEXT_DEFAULTS
     # The engine that was asked for, for language models whose configuration names none.
     engine: str = ""
+    _readers: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, _MOST_READERS), init=False)
 
     @property
     def engines(self) -> EngineChoice:
@@ -116,7 +125,7 @@ class ModelLoader:
         configuration that cannot be read has none; `read` says what is wrong with it."""
         try:
             async with at_hand(directory, only_configuration=True) as (here, _):
-                return needs_of_config(await trio.to_thread.run_sync(self._read, here, parameters))
+                return needs_of_config(await self._in_thread(self._read, here, parameters))
         except ServerError:
             return Needs()
 
@@ -126,12 +135,12 @@ class ModelLoader:
 
         Raises ServerError with what is wrong and where.
         """
-        files = await trio.to_thread.run_sync(fingerprint, directory)
+        files = await self._in_thread(fingerprint, directory)
         return LoadedFrom(await self.read_config(here, parameters), files, directory.path)
 
     async def read_config(self, directory: ModelDirectory, parameters: LoadParameters) -> ModelConfig:
         """Raises ServerError with what is wrong and where."""
-        return await trio.to_thread.run_sync(self._read, directory, parameters)
+        return await self._in_thread(self._read, directory, parameters)
 
     async def prepare(self, directory: ModelDirectory, config: ModelConfig, find: FindServable) -> tuple[Servable, ...]:
         """One servable, not yet running, for each version that the policy of a configuration, as it was read, selects.
@@ -139,14 +148,14 @@ class ModelLoader:
 
         Raises ServerError with what is wrong and where. Cancelled, it leaves nothing behind.
         """
-        in_thread = trio.to_thread.run_sync
+        in_thread = self._in_thread
         refuse_unbuilt(config)
         if config.is_ensemble:
             return await self._prepare_ensemble(directory, config, find)
         if is_split(config):
             return (TrafficSplit(config, find),)
         validate_backend(config)
-        backend = await in_thread(self.find_backend, directory, config)
+        backend = await trio.to_thread.run_sync(self.find_backend, directory, config)  # which may import for long
         available = await in_thread(version_directories, directory)
         versions = select_versions(config.version_policy, available, model=directory.name)
         config = self._normalise(config, backend)
@@ -172,6 +181,10 @@ class ModelLoader:
             self._model(directory, config, version, backend, labels, warmup, states, generation, texts.get(version))
             for version in versions
         )
+
+    async def _in_thread(self, call: Callable[..., Result], *arguments: object) -> Result:
+        """What a call returns that reads, one of a few at a time."""
+        return await trio.to_thread.run_sync(call, *arguments, limiter=self._readers)
 
     def find_backend(self, directory: ModelDirectory, config: ModelConfig) -> type[Backend]:
         """The class that serves the model. Blocks; raises ServerError where there is none."""

@@ -290,6 +290,7 @@ class ModelLifeCycle:
         if version.files is not None:
             version.files.share()
         self._dependencies.entered(version)
+        age = self._freed_memory.age()
         try:
             await version.model.run(task_status=loaded)
         except ServerError as error:
@@ -311,7 +312,7 @@ class ModelLifeCycle:
         entry = self._table.entry(name)
         if self._residence is not None and not entry.ready_versions:
             self._residence.note_gone(entry)
-        self._freed_memory.note_unloaded()
+        self._freed_memory.note_unloaded(age)
 
     def _let_sequences_end(self, replaced: Iterable[VersionEntry], new: Mapping[int, VersionEntry]) -> None:
         """Keep a version for its open sequences, whose requests arrive at the version that replaced it."""

@@ -9,4 +9,4 @@ import pytest
 def no_collections(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server frees memory when a model has gone. Here that would go through all that the packages of all tests hold,
     hundreds of times, for a quarter of a second each. The tests of that are in tests/backends and tests/e2e."""
-    monkeypatch.setattr("actors.lifecycle.freed_memory.return_free_memory", lambda: None)
+    monkeypatch.setattr("actors.lifecycle.freed_memory.return_free_memory", lambda has_frozen: None)

@@ -184,8 +184,8 @@ def metadata_storm(target: Target) -> None:
 
 
 def loads(target: Target) -> None:
-    """100 models are loaded at once, and then unloaded."""
-    names = [f"model_{number:04}" for number in range(min(100, target.count))]
+    """250 models are loaded at once, and then unloaded."""
+    names = [f"model_{number:04}" for number in range(min(250, target.count))]
     with ThreadPoolExecutor(20) as pool:
         for word in ("unload", "load"):
             list(pool.map(lambda name: target.post(f"/v2/repository/models/{name}/{word}", b"{}"), names))  # noqa: B023

@@ -269,7 +269,7 @@ def no_collections() -> Iterator[None]:
     """A model's end has the garbage collected. Here that goes through all that the packages of all tests hold, for a
     second or more each time, and models of the memory budget are exchanged with every request."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("actors.lifecycle.freed_memory.return_free_memory", lambda: None)
+        patch.setattr("actors.lifecycle.freed_memory.return_free_memory", lambda has_frozen: None)
         patch.setattr("backends.python.workers.in_process.gc", SimpleNamespace(collect=lambda: None))
         yield
 

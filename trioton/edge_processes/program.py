@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import pickle
 import signal
 import socket
@@ -14,6 +13,7 @@ from functools import partial
 
 import trio
 
+from backends.free_memory import collect_less
 from protocol.access.told_keys import ToldKeys
 from protocol.edge_link.linked_core import LinkedCore
 from protocol.errors import Unavailable
@@ -48,7 +48,6 @@ from trioton.edge_processes.messages import (
 from trioton.edge_processes.serving import Serving, edge_services
 from trioton.edge_processes.start import EdgeStart
 from trioton.loop_lag import LoopLag
-from trioton.process import GARBAGE_THRESHOLDS
 
 _PR_SET_NAME = 15
 # For the last lines of the access log.
@@ -116,9 +115,7 @@ class EdgeProgram:
                 async with trio.open_nursery() as services:
                     for serve in edge_services(start, self._serving()):
                         await services.start(serve)
-                    gc.collect()
-                    gc.freeze()
-                    gc.set_threshold(*GARBAGE_THRESHOLDS)
+                    collect_less()
                     self._channel.send(Ready())
             with trio.move_on_after(_LAST_LINES_SECONDS):
                 await self._lines.flush()

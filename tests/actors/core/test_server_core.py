@@ -378,7 +378,7 @@ async def test_memory_is_given_back_when_a_model_goes_and_not_at_the_end(
     token = trio.lowlevel.current_trio_token()
     count = itertools.count(1)
 
-    def note() -> None:
+    def note(has_frozen: bool) -> None:
         assert next(count) == 1
         token.run_sync_soon(given_back.set)
 
