@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from protocol.core import ModelMetadata, TensorMetadata
-from protocol.datatypes import BY_PROTOCOL_NAME
+from protocol.datatypes import BY_PROTOCOL_NAME, DataType
 from protocol.errors import InvalidArgument
 from protocol.http.codec.infer import json_parameter
 from protocol.http.codec.json_text import NESTING_TEXT, JsonReader
+from protocol.http.codec.packed_data import PackedData
 from protocol.http.codec.parameters import custom_parameter
 from protocol.http.codec.tensor_json import decode_data, encode_data
 from protocol.http.errors import BodyTooLarge
-from protocol.messages import Buffer, InferenceRequest, InferenceResponse, ParameterValue, Tensor
+from protocol.messages import Buffer, InferenceRequest, InferenceResponse, LaidOutTensor, ParameterValue, Tensor
 
-_READER = JsonReader(dict[str, Any])
+READER = JsonReader(dict[str, Any])
 # So many members are looked for twice in the text; more of them are read with each of their names.
 _MOST_SOUGHT = 32
 
@@ -36,8 +37,19 @@ def decode_generate_request(
     Raises:
         InvalidArgument, BodyTooLarge: with the sentence for the client.
     """
-    members = _READER.read(body)
-    _check_keys(members, bytes(body))
+    members = READER.read(body)
+    return request_of(members, bytes(body), metadata, model_version=model_version, max_input_size=max_input_size)
+
+
+def request_of(
+    members: Mapping[str, Any], text: bytes, metadata: ModelMetadata, *, model_version: int, max_input_size: int
+) -> InferenceRequest:
+    """Of the members of a text, in which `PackedData` may stand for long arrays: they are not in the text then.
+
+    Raises:
+        InvalidArgument, BodyTooLarge: with the sentence for the client.
+    """
+    _check_keys(members, text)
     inputs = {tensor.name: tensor for tensor in metadata.inputs}
     request = InferenceRequest(metadata.name, [], model_version, id=_request_id(members))
     total = 0
@@ -62,19 +74,20 @@ def decode_generate_request(
     return request
 
 
-def encode_generate_response(response: InferenceResponse) -> bytes:
+def encode_generate_response(response: InferenceResponse, value_of: Callable[[Tensor], object] | None = None) -> bytes:
     """One JSON object, its members in alphabetical order. A tensor of one element is a bare value, others are flat
-    arrays.
+    arrays. `value_of` gives what stands for a tensor.
 
     Raises:
         InvalidArgument: a BYTES output that is no text.
         Internal: an output's data is not what its shape says.
     """
+    value_of = value_of or value_of_tensor
     members: dict[str, object] = {"model_name": response.model_name, "model_version": str(response.model_version)}
     if response.id:
         members["id"] = response.id
     members.update((key, json_parameter(value)) for key, value in response.parameters.items())
-    members.update((tensor.name, _value(tensor)) for tensor in response.outputs)
+    members.update((tensor.name, value_of(tensor)) for tensor in response.outputs)
     return msgspec.json.encode(members, order="sorted")
 
 
@@ -140,18 +153,28 @@ def _flattened(members: Mapping[str, Any], inputs: Mapping[str, TensorMetadata])
 
 def _decode_tensor(expected: TensorMetadata, value: Any, model: str, max_input_size: int) -> Tensor:
     datatype = BY_PROTOCOL_NAME[expected.datatype]
+    if isinstance(value, PackedData):
+        shape = _deduced_shape(expected, value.count)
+        if value.is_nested:
+            raise _array_in_array(expected.name)
+        packed = decode_data(expected.name, datatype, shape, value, model=model, max_size=max_input_size)
+        kind = LaidOutTensor if datatype is DataType.BYTES else Tensor
+        return kind(expected.name, datatype, shape, packed)
     elements = value if isinstance(value, list) else [value]
     if not elements:
         return Tensor(expected.name, datatype, (), b"")
     shape = _deduced_shape(expected, len(elements))
     for element in elements:
         if isinstance(element, list):
-            raise InvalidArgument(
-                f"Unable to parse 'data': expected a value or an array of values for input '{expected.name}', "
-                f"got an array in an array"
-            )
+            raise _array_in_array(expected.name)
     data = decode_data(expected.name, datatype, shape, elements, model=model, max_size=max_input_size)
     return Tensor(expected.name, datatype, shape, data)
+
+
+def _array_in_array(name: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"Unable to parse 'data': expected a value or an array of values for input '{name}', got an array in an array"
+    )
 
 
 def _deduced_shape(expected: TensorMetadata, count: int) -> tuple[int, ...]:
@@ -171,7 +194,8 @@ def _deduced_shape(expected: TensorMetadata, count: int) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _value(tensor: Tensor) -> object:
+def value_of_tensor(tensor: Tensor) -> object:
+    """Ready for msgspec. Raises as `encode_generate_response`."""
     data = encode_data(tensor)
     if tensor.element_count != 1:
         return data

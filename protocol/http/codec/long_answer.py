@@ -44,13 +44,13 @@ def encode_long_response(response: InferenceResponse, encoding: OutputEncoding) 
         if tensor.byte_size <= LONG_ABOVE:
             made.append(encode_data(tensor))
             continue
-        made.append((yield from _long_data(tensor)))
-    written: list[_Pieces] = []
+        made.append((yield from written_in_pieces(tensor)))
+    written: list[Pieces] = []
     values = iter(made)
 
     def value_of(_: Tensor) -> Any:
         value = next(values)
-        if not isinstance(value, _Pieces):
+        if not isinstance(value, Pieces):
             return value
         written.append(value)
         return msgspec.Raw(b'"%b"' % mark.encode())
@@ -64,11 +64,11 @@ def encode_long_response(response: InferenceResponse, encoding: OutputEncoding) 
     return json_headers(sum(map(len, parts)), has_tail=bool(tail)), [*parts, *tail]
 
 
-class _Pieces(list[bytes]):
+class Pieces(list[bytes]):
     """The text of all elements, with commas between them."""
 
 
-def _long_data(tensor: Tensor) -> Sliced[_Pieces]:
+def written_in_pieces(tensor: Tensor) -> Sliced[Pieces]:
     """Raises as `encode_data`."""
     if tensor.datatype is DataType.BYTES:
         lists = _texts(tensor)
@@ -84,8 +84,8 @@ def _write_words(values: list[Any]) -> bytes:
     return json.dumps(values, separators=(",", ":")).encode()
 
 
-def _joined(lists: Iterator[list[Any]], write: Callable[[Any], bytes]) -> Sliced[_Pieces]:
-    buffers, pieces, size = _Pieces(), [], 0
+def _joined(lists: Iterator[list[Any]], write: Callable[[Any], bytes]) -> Sliced[Pieces]:
+    buffers, pieces, size = Pieces(), [], 0
     for values in lists:
         pieces.append(write(values)[1:-1])
         size += len(pieces[-1])

@@ -31,12 +31,13 @@ class PackedData(PackedElements):
     """Elements for a tensor of `datatype` with `count` elements, from `size` bytes of text. Without a datatype they are
     looked at, and not kept."""
 
-    __slots__ = ("_error", "_name", "_position", "_room", "datatype")
+    __slots__ = ("_error", "_name", "_position", "_room", "datatype", "is_nested")
 
     def __init__(self, name: str, datatype: DataType | None, count: int, size: int) -> None:
         super().__init__()
         self._name = name
         self.datatype = datatype
+        self.is_nested = False  # whether there are lists among them
         self._error: InvalidArgument | None = None
         self._position = 0
         self._room: NDArray[Any] | None = None
@@ -52,6 +53,7 @@ class PackedData(PackedElements):
         """Those of one piece, which may be nested."""
         types = set(map(type, elements))
         if list in types:
+            self.is_nested = True
             elements, types = flatten(elements, types)
         self.count += len(elements)
         self.types |= types

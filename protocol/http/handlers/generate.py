@@ -6,7 +6,7 @@ Both serve models of any kind, decoupled ones as well. Source: reference section
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import trio
@@ -14,14 +14,16 @@ import trio
 from protocol.core import RespondsAtOnce
 from protocol.errors import Internal, InvalidArgument, ServerError, text_of
 from protocol.http.codec.generate import decode_generate_request, encode_generate_response
+from protocol.http.codec.long_generate import decode_long_generate, encode_long_generate, is_long
 from protocol.http.errors import error_reply, name_reply
-from protocol.http.exchange import JSON_IN_THREAD_ABOVE, BodyWriter, HttpRequest
+from protocol.http.exchange import JSON_IN_THREAD_ABOVE, JSON_SLICED_ABOVE, BodyWriter, HttpRequest
 from protocol.http.handlers.failed_request import describe
 from protocol.http.reply import JSON_CONTENT, Headers, Reply
 from protocol.load_report import load_report_headers
 from protocol.log.request_ids import REQUEST_ID
 from protocol.log.tags import of_call
 from protocol.messages import InferenceRequest, InferenceResponse
+from protocol.sync.sliced import run_sliced
 
 logger = logging.getLogger(__name__)
 
@@ -37,17 +39,17 @@ async def generate(request: HttpRequest) -> Reply:
     Raises:
         InvalidArgument: the model gave none, or a second one; it is then stopped.
     """
-    answers: list[bytes] = []
+    answers: list[Sequence[bytes]] = []
 
     async def keep(response: InferenceResponse) -> None:
         if answers:
             raise _not_one()
-        answers.append(encode_generate_response(response))
+        answers.append(await _encoded(response))
 
     await request.core.infer_stream(await decode(request), keep)
     if not answers:
         raise _not_one()
-    return Reply(headers=(*JSON_CONTENT, *_load_report(request)), body=answers[0])
+    return Reply(headers=(*JSON_CONTENT, *_load_report(request)), body=answers[0][0], tail=answers[0][1:])
 
 
 async def generate_stream(request: HttpRequest) -> Reply | None:
@@ -86,28 +88,24 @@ class _EventSender(RespondsAtOnce):
         self._begin = begin
 
     async def __call__(self, response: InferenceResponse) -> None:
-        event = _event(encode_generate_response(response))
+        parts = await _encoded(response)
         if not self._writer.has_started:
             await self._begin()
-        await self._writer.send(event)
+        if len(parts) == 1:
+            await self._writer.send(_event(parts[0]))
+            return
+        for part in (b"data: ", *parts, b"\n\n"):
+            await self._writer.send(part)
 
     def respond_at_once(self, response: InferenceResponse) -> bool:
-        if response.is_final or not self._writer.has_started:
+        if response.is_final or not self._writer.has_started or is_long(response):
             return False
         return self._writer.send_at_once(_event(encode_generate_response(response)))
 
 
 async def decode(request: HttpRequest) -> InferenceRequest:
-    """Read the body, in a thread where that takes long. Raises what is wrong with it."""
-    read = partial(
-        decode_generate_request,
-        request.body,
-        request.core.model_metadata(request.model_name, request.model_version),
-        model_version=request.model_version,
-        max_input_size=request.settings.max_input_size,
-    )
-    is_large = len(request.body) > JSON_IN_THREAD_ABOVE
-    inference = await trio.to_thread.run_sync(read) if is_large else read()
+    """Read the body, in slices where that takes long, or in a thread. Raises what is wrong with it."""
+    inference = await _decoded(request)
     if not inference.id and (given := request.headers.get(_OWN_ID)) is not None:
         inference.id = given.decode("latin-1")
     inference.trace = request.trace
@@ -115,6 +113,25 @@ async def decode(request: HttpRequest) -> InferenceRequest:
     inference.charge = request.charge
     request.inference = inference
     return inference
+
+
+async def _decoded(request: HttpRequest) -> InferenceRequest:
+    metadata = request.core.model_metadata(request.model_name, request.model_version)
+    version, most = request.model_version, request.settings.max_input_size
+    size = len(request.body)
+    if size > JSON_SLICED_ABOVE:
+        work = decode_long_generate(request.body, metadata, model_version=version, max_input_size=most)
+        if (inference := await run_sliced(work)) is not None:
+            return inference
+    read = partial(decode_generate_request, request.body, metadata, model_version=version, max_input_size=most)
+    return await trio.to_thread.run_sync(read) if size > JSON_IN_THREAD_ABOVE else read()
+
+
+async def _encoded(response: InferenceResponse) -> Sequence[bytes]:
+    """The parts of the text."""
+    if is_long(response):
+        return await run_sliced(encode_long_generate(response))
+    return (encode_generate_response(response),)
 
 
 def _load_report(request: HttpRequest) -> Headers:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from protocol.datatypes import DataType
 from protocol.errors import ServerError
-from protocol.http.codec import long_arrays, long_infer, packed_data
+from protocol.http.codec import long_arrays, long_json, packed_data
 from protocol.http.codec.infer import DecodedRequest, decode_infer_request
 from protocol.http.codec.long_arrays import WINDOW
 from protocol.http.codec.long_infer import decode_long_request
@@ -245,13 +245,13 @@ def test_a_slice_has_a_bounded_share_of_the_text(data: str, monkeypatch: pytest.
     monkeypatch.setattr(long_arrays, "WINDOW", WINDOW)
     monkeypatch.setattr(long_arrays, "_LARGEST_WINDOW", 1 << 20)
     longest: list[int] = []
-    parse = long_infer._elements
+    parse = long_json._elements
 
     def noted(text: memoryview, piece: long_arrays.Piece) -> list[Any]:
         longest.append(piece.end - piece.start)
         return parse(text, piece)
 
-    monkeypatch.setattr(long_infer, "_elements", noted)
+    monkeypatch.setattr(long_json, "_elements", noted)
     count = (1 << 20) // len(data)
     leaves = count * max(sum(map(data.count, "123")), 1)
     text = f"[{data * (count - 1)}{data[:-1]}]".encode()
