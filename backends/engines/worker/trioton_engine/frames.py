@@ -100,7 +100,8 @@ _DEFAULTS = vars(Sampling(max_tokens=-1))
 
 def encode_step(events: Sequence[Event], stats: Stats) -> tuple[list[int], dict[str, Any]]:
     """The column and the head of STEP."""
-    column = [*map(int, stats._replace(cache_usage=stats.cache_usage * _MILLION)), len(events)]
+    column = [*map(int, stats), len(events)]
+    column[_USAGE] = int(stats.cache_usage * _MILLION)
     logprobs: dict[int, Any] = {}
     errors: dict[int, Any] = {}
     queued: dict[int, float] = {}

@@ -4,12 +4,11 @@ Its folder is what `optimum-cli export openvino` writes. Options, beside the pip
 `max_loras` (adapters that are loaded at a time, 4), `structure_seconds` (what compiling a structure may take, 5), and
 properties of OpenVINO by their names in capitals.
 
-What is to be known of the library: all calls come from one thread; a cancelled request frees its blocks with the next
-step, and one whose handle is dropped is cancelled; one that does not fit into the cache ends as IGNORED, without a
-word; an exception of `step` leaves the pipeline broken for good, so nothing that may raise there gets in
-(`structure_judge`); adapters in a generation's configuration have no effect, so each adapter has a pipeline of its own;
-the seed is 0 unless one is given; and with prefixes kept, a few generations in a thousand were wrong where the cache
-was short of room, so they are not unless that is asked for.
+What is to be known of the library, beside what `openvino_pipeline` says: all calls come from one thread; an exception
+of `step` leaves the pipeline broken for good, so nothing that may raise there gets in (`structure_judge`); adapters in
+a generation's configuration have no effect, so each adapter has a pipeline of its own; the seed is 0 unless one is
+given; and with prefixes kept, a few generations in a thousand were wrong where the cache was short of room, so they are
+not unless that is asked for.
 
 A folder with an encoder of pictures makes a pipeline that sees: it takes texts in place of token ids, and puts the
 token that begins a text in front of them itself.
@@ -19,32 +18,18 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import select
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import openvino
 import openvino_genai as genai
 
-from .engine import (
-    Adapter,
-    Engine,
-    EngineInfo,
-    EngineModel,
-    Event,
-    Generation,
-    Image,
-    Refused,
-    Sampling,
-    Stats,
-    TokenLogprob,
-)
+from .engine import Adapter, Engine, EngineInfo, EngineModel, Event, Generation, Refused, Stats
+from .openvino_pipeline import Pipeline
 from .structure_judge import StructureJudge
-from .structures import reason_of, structured
+from .structures import reason_of
 
 _FEATURES = frozenset(
     {
@@ -63,43 +48,6 @@ _DEFAULT_ADAPTERS = 4
 _DEFAULT_STRUCTURE_SECONDS = 5.0
 _MOST_KEPT = 1 << 29  # bytes of compiled structures
 _BLOCK_TOKENS = {"CPU": 32, "GPU": 16}
-_LARGEST_SEED = 1 << 63
-
-
-class _Running:
-    """A generation in a pipeline."""
-
-    __slots__ = ("generation", "handle", "is_aborted", "made", "wants_logprobs")
-
-    def __init__(self, generation: Generation, handle: Any) -> None:
-        self.generation = generation
-        self.handle = handle
-        self.wants_logprobs = generation.sampling.logprobs is not None
-        self.is_aborted = False
-        self.made = 0
-
-
-class _Pipeline:
-    """A pipeline, and what it runs."""
-
-    def __init__(self, made: Any) -> None:
-        self.made = made
-        self.running: dict[int, _Running] = {}
-        config = made.get_config()
-        self.defaults = config
-        self.stop_ids = set(config.stop_token_ids) | ({config.eos_token_id} - {-1})
-        self.eos = config.eos_token_id
-        self.requests = self.scheduled = 0
-        self.cache_usage = 0.0
-
-    def step(self) -> None:
-        made = self.made
-        made.step()
-        if not made.has_non_finished_requests():
-            made.step()  # does nothing but say that the cache is free
-        metrics = made.get_metrics()
-        self.requests, self.scheduled = metrics.requests, metrics.scheduled_requests
-        self.cache_usage = metrics.cache_usage / 100
 
 
 class OpenVinoGenAiEngine(Engine):
@@ -107,8 +55,8 @@ class OpenVinoGenAiEngine(Engine):
     place; generations wait while none can."""
 
     def __init__(self) -> None:
-        self._pipelines: dict[str, _Pipeline] = {}  # the least recently used first, but for the one without an adapter
-        self._by_sequence: dict[int, _Pipeline] = {}
+        self._pipelines: dict[str, Pipeline] = {}  # the least recently used first, but for the one without an adapter
+        self._by_sequence: dict[int, Pipeline] = {}
         self._pending: deque[Generation] = deque()  # for a pipeline
         self._tokenizer: Any = None
         self._judge: StructureJudge | None = None
@@ -124,6 +72,7 @@ class OpenVinoGenAiEngine(Engine):
         self._most_adapters = int(str(options.pop("max_loras", _DEFAULT_ADAPTERS)))
         structure_seconds = float(str(options.pop("structure_seconds", _DEFAULT_STRUCTURE_SECONDS)))
         options.pop("enable_lora", None)  # the server has looked at it
+        self._block_tokens = _BLOCK_TOKENS["GPU" if self._device.startswith("GPU") else "CPU"]
         self._scheduler = _scheduler_config(options)
         self._properties = {key: _property(options.pop(key)) for key in list(options) if key.isupper()}
         if options:
@@ -134,9 +83,9 @@ class OpenVinoGenAiEngine(Engine):
         if not self._sees:
             self._tokenizer = genai.Tokenizer(self._folder)
             self._judge = StructureJudge(self._folder, self._tokenizer, structure_seconds)
+        self._temperature = _default_temperature(Path(self._folder))
         base = self._pipelines[""] = self._make(None)
         self._adapters = {each.name: each for each in model.adapters}
-        self._temperature = _default_temperature(Path(self._folder))
         _check_stop(base)
         sequences = self._scheduler.max_num_seqs
         features = _SEEING if self._sees else _FEATURES
@@ -147,14 +96,16 @@ class OpenVinoGenAiEngine(Engine):
         """With one, some processors' bf16 ends the process by SIGFPE (openvino 2026.4.1 on one that has AMX)."""
         return bool(self._properties.get("INFERENCE_NUM_THREADS", len(os.sched_getaffinity(0))) == 1)
 
-    def _make(self, adapter: Adapter | None) -> _Pipeline:
+    def _make(self, adapter: Adapter | None) -> Pipeline:
         properties = dict(self._properties)
         if adapter is not None:
             properties["adapters"] = _adapter_config(adapter)
         make, place = genai.ContinuousBatchingPipeline, (self._scheduler, self._device)
         if self._tokenizer is None:
-            return _Pipeline(make(self._folder, *place, properties))
-        return _Pipeline(make(self._folder, self._tokenizer, *place, **properties))
+            made = make(self._folder, *place, properties)
+        else:
+            made = make(self._folder, self._tokenizer, *place, **properties)
+        return Pipeline(made, temperature=self._temperature, sees=self._sees)
 
     def submit(self, generation: Generation) -> None:
         structure = generation.sampling.structure
@@ -178,56 +129,14 @@ class OpenVinoGenAiEngine(Engine):
         else:
             self._start(self._pipelines[""], generation)
 
-    def _start(self, pipeline: _Pipeline, generation: Generation) -> None:
-        config = self._config(pipeline, generation.sampling)
-        sequence, add = generation.sequence, pipeline.made.add_request
-        try:
-            if self._sees:
-                config.apply_chat_template = False
-                handle = add(sequence, generation.text, [_picture(each) for each in generation.images], config)
-            else:
-                handle = add(sequence, openvino.Tensor(np.array([generation.token_ids], dtype=np.int64)), config)
-        except RuntimeError as error:  # its checks of the configuration
-            raise Refused(reason_of(error)) from None
-        pipeline.running[generation.sequence] = _Running(generation, handle)
+    def _start(self, pipeline: Pipeline, generation: Generation) -> None:
+        pipeline.start(generation)
         self._by_sequence[generation.sequence] = pipeline
-
-    def _config(self, pipeline: _Pipeline, sampling: Sampling) -> Any:
-        config = genai.GenerationConfig()
-        config.max_new_tokens = sampling.max_tokens
-        config.min_new_tokens = sampling.min_tokens
-        config.ignore_eos = sampling.ignore_eos
-        stop_ids = set(sampling.stop_token_ids)
-        if pipeline.eos != -1:
-            config.stop_token_ids = stop_ids | pipeline.stop_ids
-            config.set_eos_token_id(pipeline.eos)
-        else:
-            config.stop_token_ids = stop_ids
-        temperature = self._temperature if sampling.temperature is None else sampling.temperature
-        config.do_sample = temperature > 0
-        if temperature > 0:
-            config.temperature = temperature
-            config.rng_seed = random.getrandbits(63) if sampling.seed is None else sampling.seed % _LARGEST_SEED
-            for name in ("top_p", "min_p"):
-                if (value := getattr(sampling, name)) is not None:
-                    setattr(config, name, value)
-            if sampling.top_k is not None and sampling.top_k > 0:
-                config.top_k = sampling.top_k
-        for name in ("presence_penalty", "frequency_penalty", "repetition_penalty"):
-            if (value := getattr(sampling, name)) is not None:
-                setattr(config, name, value)
-        if sampling.logprobs is not None:
-            config.logprobs = 1
-        if sampling.structure is not None:
-            config.structured_output_config = structured(sampling.structure)
-        return config
 
     def abort(self, sequence: int) -> None:
         pipeline = self._by_sequence.get(sequence)
         if pipeline is not None:
-            running = pipeline.running[sequence]
-            running.is_aborted = True
-            running.handle.cancel()
+            pipeline.abort(sequence)
             return
         for waiting in (self._pending, self._judged):
             for generation in waiting:
@@ -245,64 +154,28 @@ class OpenVinoGenAiEngine(Engine):
         self._told = len(self._judged)  # by the statistics after this step
         events, self._ended = self._ended, []
         for pipeline in tuple(self._pipelines.values()):
-            if pipeline.running:
-                pipeline.step()
-                for running in tuple(pipeline.running.values()):
-                    event = self._read(running)
-                    if event is not None:
-                        events.append(event)
-                        if event.finish:
-                            del pipeline.running[event.sequence], self._by_sequence[event.sequence]
+            if not pipeline.is_idle:
+                for event in pipeline.step():
+                    events.append(event)
+                    if event.finish:
+                        del self._by_sequence[event.sequence]
         if self._pending:
             self._admit()
         return events
 
-    def _read(self, running: _Running) -> Event | None:
-        handle = running.handle
-        sequence = running.generation.sequence
-        if running.is_aborted:
-            return Event(sequence, finish="abort")
-        tokens: list[int] = []
-        logprobs: list[TokenLogprob] = []
-        finish = ""
-        while handle.can_read():
-            for output in handle.read().values():
-                tokens += output.generated_ids
-                if running.wants_logprobs:
-                    logprobs += [TokenLogprob(each) for each in output.generated_log_probs]
-                finish = _FINISHES.get(output.finish_reason, "")
-        running.made += len(tokens)
-        if not finish:
-            status = handle.get_status()
-            if status != genai.GenerationStatus.RUNNING:
-                finish = self._finish_of(status, running)
-        if not tokens and not finish:
-            return None
-        if finish == "error":
-            prompt = len(running.generation.token_ids)
-            return Event(sequence, tokens, finish, error=f"a prompt of {prompt} tokens does not fit into the cache")
-        stop = tokens[-1] if finish == "stop" and tokens else None
-        seen = _prompt_tokens(handle) if finish and running.generation.images else 0
-        return Event(sequence, tokens, finish, stop, logprobs, prompt_tokens=seen)
-
-    def _finish_of(self, status: Any, running: _Running) -> str:
-        """Without a reason of its own: what does not fit into the cache, perhaps no more."""
-        if status == genai.GenerationStatus.IGNORED:
-            return "length" if running.made else "error"
-        return "stop"
-
     def stats(self) -> Stats:
-        pipelines = self._pipelines.values()
-        waiting = sum(each.requests - each.scheduled for each in pipelines)
-        running = len(self._by_sequence)
-        waiting = min(max(waiting, 0), running)
-        device = "GPU" if self._device.startswith("GPU") else "CPU"
+        waiting, usage = 0, 0.0
+        for pipeline in self._pipelines.values():
+            waiting += pipeline.unscheduled
+            usage = max(usage, pipeline.cache_usage)
+        begun = len(self._by_sequence)
+        waiting = min(max(waiting, 0), begun)
         return Stats(
-            running - waiting,
+            begun - waiting,
             waiting + len(self._pending) + len(self._judged),
-            max((each.cache_usage for each in pipelines), default=0.0),
+            usage,
             self._scheduler.num_kv_blocks,
-            _BLOCK_TOKENS[device],
+            self._block_tokens,
         )
 
     # Structures
@@ -368,7 +241,7 @@ class OpenVinoGenAiEngine(Engine):
     def _fail(self, generation: Generation, text: str, *, is_refused: bool) -> None:
         self._ended.append(Event(generation.sequence, finish="error", error=text, is_refused=is_refused))
 
-    def _pipeline_of(self, name: str) -> _Pipeline | None:
+    def _pipeline_of(self, name: str) -> Pipeline | None:
         """The adapter's pipeline; None while all places are busy."""
         found = self._pipelines.pop(name, None)
         if found is None:
@@ -382,7 +255,7 @@ class OpenVinoGenAiEngine(Engine):
 
     def _evict(self) -> bool:
         for name, pipeline in self._pipelines.items():
-            if name and not pipeline.running:
+            if name and pipeline.is_idle:
                 del self._pipelines[name]
                 return True
         return False
@@ -401,7 +274,7 @@ class OpenVinoGenAiEngine(Engine):
         if name not in self._adapters:
             raise Refused(f"there is no adapter '{name}'")
         pipeline = self._pipelines.get(name)
-        if pipeline is not None and pipeline.running:
+        if pipeline is not None and not pipeline.is_idle:
             raise Refused(f"the adapter '{name}' is in use")
         self._pipelines.pop(name, None)
         del self._adapters[name]
@@ -411,14 +284,10 @@ class OpenVinoGenAiEngine(Engine):
 
     def close(self) -> None:
         for pipeline in self._pipelines.values():
-            for running in pipeline.running.values():
-                running.handle.cancel()
+            pipeline.cancel_all()
         self._pipelines.clear()
         if self._judge is not None:
             self._judge.close()
-
-
-_FINISHES = {genai.GenerationFinishReason.STOP: "stop", genai.GenerationFinishReason.LENGTH: "length"}
 
 
 def _place(generation: Generation) -> str:
@@ -435,19 +304,6 @@ def _sees(folder: Path) -> bool:
             "image_processor of processor_config.json"
         )
     return True
-
-
-def _prompt_tokens(handle: Any) -> int:
-    """Of a generation that has ended, with what its pictures have taken; 0 where the library does not say."""
-    try:
-        return int(handle.get_perf_metrics().get_num_input_tokens())
-    except (AttributeError, RuntimeError):  # of older releases; of one that was cut off for want of cache
-        return 0
-
-
-def _picture(image: Image) -> Any:
-    pixels = np.frombuffer(image.pixels, np.uint8)
-    return openvino.Tensor(pixels.reshape(1, image.height, image.width, 3))
 
 
 def _scheduler_config(options: dict[str, Any]) -> Any:
@@ -479,8 +335,8 @@ def _default_temperature(folder: Path) -> float:
     return float(found.get("temperature") or 1.0)
 
 
-def _check_stop(pipeline: _Pipeline) -> None:
-    if not pipeline.stop_ids:
+def _check_stop(pipeline: Pipeline) -> None:
+    if not pipeline.has_stop:
         print("generation_config.json names no eos_token_id: generations end at their greatest length only", flush=True)
 
 

@@ -92,7 +92,7 @@ class _Worker:
     def _take_frames(self) -> bool:
         """Take what has come, and wait for it while there is nothing to do; False at the end."""
         connection = self._connection
-        while connection.has_begun() if self._open or self._failed else True:
+        while connection.is_readable() if self._open or self._failed else True:
             frame = connection.receive()
             if frame is None or not self._take(frame):
                 return False
