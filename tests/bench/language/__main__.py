@@ -287,11 +287,11 @@ def same_engine(row: str, ours: Sequence[Turn], theirs: Sequence[Turn]) -> list[
     pairs = list(zip(ours, theirs, strict=True))
     speed = median(one.tokens_per_second / other.tokens_per_second for one, other in pairs)
     first = median(one.first_token_ms / other.first_token_ms for one, other in pairs)
-    speeds = (f"{median(each.tokens_per_second for each in side):,.0f}" for side in (ours, theirs))
-    firsts = (f"{median(each.first_token_ms for each in side):.0f}" for side in (ours, theirs))
+    speeds = [f"{median(each.tokens_per_second for each in side):,.0f}" for side in (ours, theirs)]
+    firsts = [f"{median(each.first_token_ms for each in side):.0f}" for side in (ours, theirs)]
     return [
-        Line(row, *speeds, at_least(speed, SAME_VLLM)),
-        Line("the same, first token, ms", *firsts, at_most(first, 1.0)),
+        Line(row, speeds[0], speeds[1], at_least(speed, SAME_VLLM)),
+        Line("the same, first token, ms", firsts[0], firsts[1], at_most(first, 1.0)),
     ]
 
 
