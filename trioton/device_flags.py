@@ -30,7 +30,7 @@ def compute_capability(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise ValueError(f"expected a compute capability such as 7.5, got '{text}'")
+        raise ValueError("expected a compute capability such as 7.5")
     return value
 
 

@@ -22,7 +22,7 @@ class GpuLimit:
 def fraction(text: str) -> float:
     value = float(text)
     if not 0.0 <= value <= 1.0:
-        raise ValueError(f"expected a fraction from 0.0 to 1.0, got {text}")
+        raise ValueError("expected a fraction from 0.0 to 1.0")
     return value
 
 

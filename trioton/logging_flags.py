@@ -55,9 +55,9 @@ def access_log(text: str) -> AccessLogFlag:
         elif name == "file" and value:
             file = value
         else:
-            raise ValueError(f"expected slow=<ms> or file=<path> behind the mode, got '{part}'")
+            raise ValueError("expected slow=<ms> or file=<path> behind the mode")
     if mode is AccessMode.OFF and parts:
-        raise ValueError(f"'off' stands alone, got '{text}'")
+        raise ValueError("'off' stands alone")
     return AccessLogFlag(AccessPolicy(mode, every, slow_ms), file)
 
 
@@ -67,7 +67,7 @@ def _access_mode(word: str) -> tuple[AccessMode, int]:
         return AccessMode.SAMPLE, int(number)
     if not has_number and name in ("off", "errors", "all"):
         return AccessMode(name), 1
-    raise ValueError(f"expected off, errors, sample:<n> with n from 1 on, or all, got '{word}'")
+    raise ValueError("expected off, errors, sample:<n> with n from 1 on, or all")
 
 
 def _milliseconds(text: str) -> float:
@@ -76,7 +76,7 @@ def _milliseconds(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < math.inf:
-        raise ValueError(f"expected milliseconds behind slow=, got '{text}'")
+        raise ValueError("expected milliseconds behind slow=")
     return value
 
 
