@@ -50,7 +50,8 @@ class _Link:
 
     @property
     def has_room(self) -> bool:
-        return not self.is_lost and not self.h2.is_closing and self.h2.open_count < self.h2.max_streams
+        h2 = self.h2
+        return not self.is_lost and not h2.is_closing and len(h2.streams) < h2.max_streams
 
     def send(self, call: Call, planned: int, take: Take) -> None:
         raise NotImplementedError
@@ -79,7 +80,8 @@ class _Link:
             self._connection.close()
             self.lost(str(error))
             return
-        self._caller.note_output(self)
+        if not self.is_dirty:
+            self._caller.note_output(self)
         self._caller.flush()
 
     def lost(self, reason: str) -> None:
@@ -168,7 +170,7 @@ class StreamLink(_Link):
 
     @property
     def has_room(self) -> bool:
-        return not self.is_lost and self.h2.open_count > 0
+        return not self.is_lost and bool(self.h2.streams)
 
     def send(self, call: Call, planned: int, take: Take) -> None:
         self._next += 1
@@ -270,7 +272,9 @@ class GrpcCaller:
                 link = links[self._turn]
                 if link.has_room and not (has_to_be_idle and link.pending):
                     link.send(call, planned, take)
-                    self.note_output(link)
+                    if not link.is_dirty:  # as `note_output`
+                        link.is_dirty = True
+                        self._dirty.append(link)
                     return
         self._waiting.append((call, planned, take))
         if not self._opening:

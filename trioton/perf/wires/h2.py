@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 import hpack
 import msgspec
+from h2.exceptions import ProtocolError
 
 from protocol.http2.frames import (
     ACK,
@@ -36,8 +37,10 @@ from protocol.http2.frames import (
     frame,
     pack_header,
     unpack_header,
+    without_padding,
 )
 from protocol.messages import Buffer
+from trioton.perf.wires.header_blocks import leaves_table, without_request_id
 
 # Settings by their codes.
 _HEADER_TABLE_SIZE, _ENABLE_PUSH, _MAX_STREAMS, _INITIAL_WINDOW, _MAX_FRAME_SIZE = 1, 2, 3, 4, 5
@@ -49,7 +52,8 @@ _DEFAULT_FRAME = 16384
 _OWN_FRAME = 1 << 20
 _CANCEL = 8
 _MOST_KEPT_BLOCKS = 64
-_REQUEST_ID = b"\0\x0cx-request-id"
+_LAST_HEADERS = END_HEADERS | END_STREAM
+_GOOD = "0", ""  # status and message
 _PREFIX = 5
 STATUS_NAMES = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
@@ -71,7 +75,9 @@ class Handler(Protocol):
         """The call has ended, well where there is no error."""
 
 
-class _Stream(msgspec.Struct, eq=False):
+class Stream(msgspec.Struct, eq=False):
+    """A call that is open."""
+
     window: int
     received: int = 0  # bytes for which credit is to be given back
     partial: bytearray | None = None  # of a message that has come in part
@@ -89,6 +95,7 @@ class H2Client:
 
     Attributes:
         max_streams: calls at a time that the peer takes.
+        streams: the calls that are open, by their numbers.
         is_closing: whether the peer takes no more calls.
     """
 
@@ -102,7 +109,7 @@ class H2Client:
         self._block = b""
         self._has_first = False
         self._next_id = 1
-        self._streams: dict[int, _Stream] = {}
+        self.streams: dict[int, Stream] = {}
         self._window = _DEFAULT_WINDOW
         self._initial_window = _DEFAULT_WINDOW
         self._frame_size = _DEFAULT_FRAME
@@ -112,10 +119,6 @@ class H2Client:
         self._skipped: set[bytes] = set()  # heads of responses that leave the table, whatever is in it
         self._open_block: tuple[int, int, bytes] | None = None
         self._output: list[Buffer] = []
-
-    @property
-    def open_count(self) -> int:
-        return len(self._streams)
 
     def start(self) -> None:
         """Say what a client says first."""
@@ -133,21 +136,21 @@ class H2Client:
         head = pack_header(0, len(block), HEADERS, END_HEADERS, stream_id)
         if size <= self._frame_size and size <= self._window and size <= self._initial_window and ends:
             self._window -= size
-            self._streams[stream_id] = _Stream(self._initial_window - size, ends=True)
+            self.streams[stream_id] = Stream(self._initial_window - size, ends=True)
             self._output.append(
                 b"%b%b%b%b"
                 % (head, block, pack_header(size >> 16, size & 0xFFFF, DATA, END_STREAM, stream_id), message)
             )
             return stream_id
         self._output.append(head + block)
-        self._streams[stream_id] = _Stream(self._initial_window, ends=ends)
+        self.streams[stream_id] = Stream(self._initial_window, ends=ends)
         if message:
             self.send(stream_id, message)
         return stream_id
 
     def send(self, stream_id: int, message: bytes) -> None:
         """Another message of a call that is open."""
-        stream = self._streams[stream_id]
+        stream = self.streams[stream_id]
         size = len(message)
         if (
             not stream.ends
@@ -167,7 +170,7 @@ class H2Client:
 
     def cancel(self, stream_id: int) -> None:
         """Give a call up; nothing more is told of it."""
-        if self._streams.pop(stream_id, None) is not None:
+        if self.streams.pop(stream_id, None) is not None:
             self._output.append(frame(RST_STREAM, 0, stream_id, _CANCEL.to_bytes(4, "big")))
 
     def take_output(self) -> list[Buffer]:
@@ -198,7 +201,14 @@ class H2Client:
             if kind == DATA:
                 self._take_data(stream_id, flags, data[start:end])
             elif kind == HEADERS:
-                self._take_headers(stream_id, flags, data[start:end])
+                block = data[start:end]
+                if flags == END_HEADERS and block in self._skipped:
+                    continue
+                if flags == _LAST_HEADERS and self._kept.get(without_request_id(block)) == _GOOD:
+                    if self.streams.pop(stream_id, None) is not None:
+                        self._handler.end(stream_id, "")
+                    continue
+                self._take_headers(stream_id, flags, block)
             else:
                 self._take_other(kind, flags, stream_id, data[start:end])
         self._rest = data[position:]
@@ -206,7 +216,7 @@ class H2Client:
     def fail_all(self, error: str) -> None:
         """The connection is lost: all calls have failed."""
         self.is_closing = True
-        streams, self._streams = self._streams, {}
+        streams, self.streams = self.streams, {}
         for stream_id in streams:
             self._handler.end(stream_id, error)
 
@@ -223,7 +233,7 @@ class H2Client:
         if self._received > _RETURN_AT:
             self._output.append(frame(WINDOW_UPDATE, 0, 0, self._received.to_bytes(4, "big")))
             self._received = 0
-        stream = self._streams.get(stream_id)
+        stream = self.streams.get(stream_id)
         if stream is None:  # given up
             return
         stream.received += len(payload)
@@ -232,17 +242,15 @@ class H2Client:
             stream.received = 0
         if flags & IS_PADDED:
             payload = _without_padding(payload)
-        if stream.partial is None and len(payload) >= _PREFIX:
-            size = int.from_bytes(payload[1:5], "big")
-            if size == len(payload) - _PREFIX:  # one whole message, as nearly always
-                self._tell(stream_id, payload[0], payload[_PREFIX:])
-                payload = b""
-        if payload:
+        size = len(payload) - _PREFIX
+        if size == int.from_bytes(payload[1:_PREFIX], "big") and stream.partial is None and not payload[0]:
+            self._handler.message(stream_id, payload[_PREFIX:])  # one whole message, as nearly always
+        elif payload:
             self._take_parts(stream_id, stream, payload)
         if flags & END_STREAM:
             self._end(stream_id, "the call has ended without a status")
 
-    def _take_parts(self, stream_id: int, stream: _Stream, payload: bytes) -> None:
+    def _take_parts(self, stream_id: int, stream: Stream, payload: bytes) -> None:
         held = stream.partial
         if held is None:
             held = stream.partial = bytearray()
@@ -317,7 +325,7 @@ class H2Client:
         return status, text
 
     def _end(self, stream_id: int, error: str) -> None:
-        if self._streams.pop(stream_id, None) is not None:
+        if self.streams.pop(stream_id, None) is not None:
             self._handler.end(stream_id, error)
 
     def _take_other(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
@@ -347,7 +355,7 @@ class H2Client:
         self.is_closing = True
         last = int.from_bytes(payload[:4], "big") & _LARGEST_WINDOW
         text = payload[8:].decode(errors="replace")
-        for stream_id in [each for each in self._streams if each > last]:
+        for stream_id in [each for each in self.streams if each > last]:
             self._end(stream_id, f"UNAVAILABLE: the server takes no more calls {text}".rstrip())
 
     def _take_settings(self, payload: bytes) -> None:
@@ -355,7 +363,7 @@ class H2Client:
             raise H2Error("SETTINGS are cut short")
         for code, value in _SETTING.iter_unpack(payload):
             if code == _INITIAL_WINDOW:
-                for stream in self._streams.values():
+                for stream in self.streams.values():
                     stream.window += value - self._initial_window
                 self._initial_window = value
             elif code == _MAX_FRAME_SIZE:
@@ -372,17 +380,17 @@ class H2Client:
         if stream_id == 0:
             self._window += by
             self._send_all_unsent()
-        elif (stream := self._streams.get(stream_id)) is not None:
+        elif (stream := self.streams.get(stream_id)) is not None:
             stream.window += by
             if stream.unsent:
                 self._send_unsent(stream_id, stream)
 
     def _send_all_unsent(self) -> None:
-        for stream_id, stream in self._streams.items():
+        for stream_id, stream in self.streams.items():
             if stream.unsent:
                 self._send_unsent(stream_id, stream)
 
-    def _send_unsent(self, stream_id: int, stream: _Stream) -> None:
+    def _send_unsent(self, stream_id: int, stream: Stream) -> None:
         unsent = stream.unsent
         while unsent:
             part = unsent[0]
@@ -399,38 +407,8 @@ class H2Client:
             self._output += [pack_header(size >> 16, size & 0xFFFF, DATA, flags, stream_id), part[:size]]
 
 
-def without_request_id(block: bytes) -> bytes:
-    """A header block without the `x-request-id` at its end, as this server writes it: a literal without indexing, which
-    is another one each time and leaves the table as it is."""
-    at = block.find(_REQUEST_ID)
-    value = at + len(_REQUEST_ID) + 1
-    if at < 0 or value > len(block) or value + block[value - 1] != len(block):
-        return block
-    return block[:at]
-
-
-def leaves_table(block: bytes) -> bool:
-    """Whether a header block leaves the table of names as it is: it holds references and literals without indexing
-    only. Anything that is not understood is said to change it (RFC 7541, section 6)."""
-    position, end = 0, len(block)
-    while position < end:
-        first = block[position]
-        position += 1
-        if first & 0x80:
-            if first == 0xFF:
-                return False
-            continue
-        if first & 0xE0 or first & 0x0F == 0x0F:  # with indexing, a new size, or a number of several bytes
-            return False
-        for _ in range(1 if first & 0x0F else 2):  # the name, if it is no reference, and the value
-            if position >= end or (length := block[position] & 0x7F) == 0x7F:
-                return False
-            position += 1 + length
-    return position == end
-
-
 def _without_padding(payload: bytes) -> bytes:
-    end = len(payload) - payload[0]
-    if end < 1:
-        raise H2Error("a frame has more padding than bytes")
-    return payload[1:end]
+    try:
+        return bytes(without_padding(payload))
+    except ProtocolError as error:
+        raise H2Error(str(error)) from None

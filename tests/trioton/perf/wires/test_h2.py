@@ -12,7 +12,8 @@ import hpack
 import pytest
 
 from protocol.messages import Buffer
-from trioton.perf.wires.h2 import H2Client, H2Error, leaves_table, prefixed, without_request_id
+from trioton.perf.wires.h2 import H2Client, H2Error, prefixed
+from trioton.perf.wires.header_blocks import leaves_table, without_request_id
 
 HEADERS = [(":method", "POST"), (":scheme", "http"), (":path", "/a/b"), (":authority", "x"), ("te", "trailers")]
 HEAD = [(":status", "200"), ("content-type", "application/grpc")]
@@ -85,7 +86,7 @@ def test_calls_are_answered(piece: int) -> None:
         pair.answer(stream, b"answer")
     assert pair.told.messages == [(stream, b"answer") for stream in streams]
     assert pair.told.ends == dict.fromkeys(streams, "")
-    assert pair.client.open_count == 0
+    assert not pair.client.streams
 
 
 @pytest.mark.parametrize("size", [0, 70_000, 3_000_000])
@@ -194,6 +195,15 @@ def test_what_is_no_http2() -> None:
     client = H2Client(HEADERS, Told())
     with pytest.raises(H2Error, match="larger than allowed"):
         client.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize("payload", [b"", b"\x05abc"])
+def test_padding_that_is_no_padding(kind: int, payload: bytes) -> None:
+    client = H2Client(HEADERS, Told())
+    stream = client.open(prefixed(b"q"))
+    with pytest.raises(H2Error, match="padd"):
+        client.receive(len(payload).to_bytes(3, "big") + bytes((kind, 0x0C)) + stream.to_bytes(4, "big") + payload)
 
 
 @pytest.mark.parametrize(
