@@ -1,4 +1,8 @@
-"""Runs a step: a process of its own with limits, a log, and a script that repeats it."""
+"""Runs a step: a process of its own with limits, a log, and a script that repeats it.
+
+A step ends with its owner, however that ends, as its standard input closes then. `trioton.bound` would kill the step
+alone and leave the compilers that it has started.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ import os
 import select
 import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,13 @@ PROGRAMS = {
         "    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         "    open('child', 'w').write(str(child.pid))\n"
         "    time.sleep(600)\n"
+    ),
+    "hold": (
+        "import ctypes, subprocess, sys\n"
+        "def run(arguments):\n"
+        "    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "    open('child', 'w').write(str(child.pid))\n"
+        "    ctypes.PyDLL(None).sleep(600)\n"  # no other thread runs meanwhile
     ),
     "grow": "def run(arguments):\n    return {'length': len(bytearray(arguments['bytes']))}\n",
     "import": "def run(arguments):\n    import no_such_package\n",
@@ -138,3 +147,30 @@ def test_a_process_ends_with_its_owner(processes: Processes, tmp_path: Path) -> 
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(60) == -signal.SIGKILL
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a step ends when it lets other threads run")
+@pytest.mark.parametrize("program", ["sleep", "hold"])
+def test_nothing_is_left_when_the_owner_is_killed(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path, monkeypatch)
+    text = (
+        "import sys; from pathlib import Path; from trioton.convert.processes import Limits, Processes\n"
+        f"Processes(Path(sys.argv[1]), Limits(600, 1 << 30)).run({program!r}, {{}})"
+    )
+    root = str(Path(__file__).parents[3])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ["PYTHONPATH"]])}
+    with subprocess.Popen([sys.executable, "-c", text, str(tmp_path)], env=environment) as owner:
+        try:
+            written = tmp_path / "child"
+            end = time.monotonic() + 60
+            while not (written.exists() and written.read_text()):
+                assert owner.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            (step,) = map(int, Path(f"/proc/{owner.pid}/task/{owner.pid}/children").read_text().split())
+        finally:
+            owner.kill()
+    left = [pid for pid in (step, int(written.read_text())) if not has_ended(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left

@@ -1,4 +1,4 @@
-"""The server that is started for a measurement ends with `trioton perf`, however that ends."""
+"""The server and the senders that are started for a measurement end with `trioton perf`, however that ends."""
 
 from __future__ import annotations
 
@@ -65,25 +65,33 @@ def commands_below(pid: int) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_it_ends_with_perf(tmp_path: Path, number: signal.Signals) -> None:
+def test_its_server_and_senders_end_with_perf(tmp_path: Path, number: signal.Signals) -> None:
     write_models(tmp_path / "models")
     words = [
         str(tmp_path / "models"),
         "--model=add",
-        "--concurrency=1",
+        "--concurrency=2",
+        "--senders=2",
         f"--secs={SECONDS}",
         "--precision=0.0001",
         "--server-flag=--backend-config=python,allow-in-process=true",
     ]
     with subprocess.Popen([sys.executable, "-m", "trioton", "perf", *words], start_new_session=True) as perf:
         try:
-            pid = serving(perf)
-            server = os.pidfd_open(pid)
+            serving(perf)
+            while commands_below(perf.pid).count("sender_process") < 2:
+                assert perf.poll() is None
+                time.sleep(0.02)
+            children = Path(f"/proc/{perf.pid}/task/{perf.pid}/children").read_text().split()
+            processes = {int(child): os.pidfd_open(int(child)) for child in children}
             os.kill(perf.pid, number)
-            has_ended = bool(select.select([server], [], [], SECONDS / 2)[0])
-            if not has_ended:
-                signal.pidfd_send_signal(server, signal.SIGKILL)
-            os.close(server)
-            assert has_ended, "the server survives"
+            left = []
+            for pid, process in processes.items():
+                if not select.select([process], [], [], SECONDS / 2)[0]:
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+                    left.append(pid)
+                os.close(process)
         finally:
             perf.kill()
+    assert len(processes) == 3
+    assert not left

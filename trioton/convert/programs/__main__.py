@@ -41,6 +41,7 @@ _PACKAGES = {
 
 def main(path: Path, *, is_owned: bool) -> int:
     if is_owned:
+        _be_killed_with_owner()
         threading.Thread(target=_end_with_owner, daemon=True).start()
     given = json.loads(path.read_text())
     _limit_memory(given["memory_bytes"])
@@ -56,6 +57,18 @@ def main(path: Path, *, is_owned: bool) -> int:
     about = {"seconds": round(time.monotonic() - started, 3), "versions": _versions()}
     path.with_name(RESULT).write_text(json.dumps({**about, **result}, indent=2))
     return 1 if "error" in result else 0
+
+
+def _be_killed_with_owner() -> None:
+    """On Linux the system itself kills this process group when standard input closes: a library that converts may hold
+    the interpreter for minutes, in which no thread hears of it."""
+    if sys.platform != "linux" or os.getpgrp() != os.getpid():
+        return
+    import fcntl
+
+    fcntl.fcntl(0, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(0, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _end_with_owner() -> None:
