@@ -151,7 +151,7 @@ def test_a_process_ends_with_its_owner(processes: Processes, tmp_path: Path) -> 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a step ends when it lets other threads run")
 @pytest.mark.parametrize("program", ["sleep", "hold"])
-def test_nothing_is_left_when_the_owner_is_killed(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_of_a_killed_owner(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(tmp_path, monkeypatch)
     text = (
         "import sys; from pathlib import Path; from trioton.convert.processes import Limits, Processes\n"
