@@ -133,8 +133,10 @@ def _apply(places: Sequence[str], flags: AnalyzeFlags) -> int:
     folder = local_path(places[0])
     try:
         findings = read_json(folder / RESULT)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise UsageError(f"'{folder}' has no result of an analysis: {error}") from None
+    except OSError as error:
+        raise UsageError(f"'{folder / RESULT}', the result of an analysis, cannot be read: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"'{folder / RESULT}' is no result of an analysis: {error}") from None
     if flags.candidate:
         findings = msgspec.structs.replace(findings, config_after=_candidate_text(findings, folder, flags.candidate))
     path = Path(findings.repository) / findings.model / CONFIG_FILE

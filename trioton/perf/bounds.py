@@ -85,10 +85,16 @@ def bounds(text: str) -> tuple[Bound, ...]:
     return tuple(_bound(part.strip()) for part in text.split(","))
 
 
+_KINDS = "expected bounds such as p99:20ms, mean:5ms, ttft.p95:300ms, itl.p99:50ms, rate:500 or errors:0.01"
+
+
 def _bound(text: str) -> Bound:
     name, _, value = text.partition(":")
     if name not in ("rate", "errors"):
-        return latency_bound(text)
+        try:
+            return latency_bound(text)
+        except ValueError:
+            raise ValueError(_KINDS) from None
     try:
         number = float(value)
     except ValueError:

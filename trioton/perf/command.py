@@ -84,7 +84,13 @@ def run_perf(words: Sequence[str], environment: Mapping[str, str]) -> int:
     except (TargetError, DataError, ServerError, OSError) as error:
         print(f"trioton perf: {error}", file=sys.stderr)
         return CANNOT_MEASURE
-    _write(job.flags, report)
+    try:
+        _write(job.flags, report)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        print(f"trioton perf: {error}", file=sys.stderr)
+        return CANNOT_MEASURE
     return exit_code(report)
 
 
@@ -103,6 +109,8 @@ def perf_job(words: Sequence[str], environment: Mapping[str, str]) -> Job:
         wire = Wire.IN_PROCESS
     _check(flags, repository)
     address = place.removeprefix("http://").removeprefix("https://").rstrip("/")
+    if place and repository is None and (":" not in address or "/" in address):
+        raise UsageError(f"'{place}' is neither the folder of a repository nor the <host>:<port> of a server")
     address = address or _DEFAULT_ADDRESSES.get(wire, _HTTP_ADDRESS)
     return Job(flags, wire, address, repository, tuple(words))
 
@@ -118,6 +126,9 @@ def _check(flags: PerfFlags, repository: Path | None) -> None:
         raise UsageError("give one of --concurrency, --rate and --find-rate")
     if flags.requests is not None and flags.find_rate:
         raise UsageError("--requests is for loads that are given, and not for --find-rate")
+    for name, file in (("csv", flags.csv), ("html", flags.html)):  # before the measurement, which would be lost
+        if file is not None and (file.is_dir() or not file.parent.is_dir()):
+            raise UsageError(f"--{name}: expected a file in a folder that is there, got '{file}'")
 
 
 async def _measure(job: Job) -> Report:

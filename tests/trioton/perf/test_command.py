@@ -98,6 +98,11 @@ def test_words_become_a_job(tmp_path: Path) -> None:
         (["--model=m", "--rate=1", "--concurrency=1"], "give one of"),
         (["--model=m", "--server-flag=--x"], "--server-flag is for"),
         (["--model=m", "--find-rate", "--latency=p99:1s", "--requests=5"], "--requests is for"),
+        (["no-folder", "--model=m"], "'no-folder' is neither the folder of a repository nor the <host>:<port>"),
+        (["no/folder:1", "--model=m"], "'no/folder:1' is neither"),
+        (["--model=m", "--html=/no/folder/a.html"], "--html: expected a file in a folder that is there"),
+        (["--model=m", "--csv=/"], "--csv: expected a file"),
+        (["--model=m", "--require=speed:3"], "rate:500 or errors:0.01, got 'speed:3'"),
     ],
 )
 def test_flags_that_contradict_each_other(words: list[str], text: str) -> None:
@@ -208,4 +213,4 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path, capsys: pytest.Ca
 
 def test_there_is_no_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_perf(["127.0.0.1:1", "--model=add"], {}) == 1
-    assert "cannot be reached" in capsys.readouterr().err
+    assert "127.0.0.1:1 cannot be reached: Connection refused\n" in capsys.readouterr().err

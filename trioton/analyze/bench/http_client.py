@@ -87,7 +87,9 @@ class HttpClient:
         except urllib.error.HTTPError as error:
             raise CallFailed(_reason(error.read(1 << 20)) or f"{path}: status {error.code}") from None
         except (OSError, ValueError) as error:
-            raise CallFailed(f"{self.address} does not answer: {error}") from None
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            text = reason.strerror if isinstance(reason, OSError) and reason.strerror else reason
+            raise CallFailed(f"{self.address} does not answer: {text}") from None
 
 
 def _reason(body: bytes) -> str:

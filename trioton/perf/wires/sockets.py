@@ -6,6 +6,7 @@ Whoever opens one closes it. `receive` and `lost` are called from the poller or 
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 from collections import deque
@@ -221,7 +222,16 @@ async def open_stream(peer: Peer) -> trio.SocketStream | trio.SSLStream[trio.Soc
                 await trio.aclose_forcefully(secured)
                 raise
             return secured
+    except OSError as error:  # Trio tells what it has tried, and in a group why each of these has failed
+        tried = error.__cause__
+        if isinstance(tried, ExceptionGroup):
+            raise OSError("; ".join(dict.fromkeys(_reason(each) for each in tried.exceptions))) from None
+        raise
     except trio.TooSlowError:
         raise OSError(f"no answer within {_CONNECT_SECONDS:g} s") from None
     except trio.BrokenResourceError as error:
         raise OSError(f"TLS failed: {error.__cause__ or error}") from None
+
+
+def _reason(error: Exception) -> str:
+    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
