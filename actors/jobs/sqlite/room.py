@@ -62,6 +62,13 @@ def no_room(size: int, room: Room, limits: Limits, what: str) -> InsufficientSto
     )
 
 
+def unused_bytes(db: sqlite3.Connection) -> int:
+    """What the database's file has for rows without growing: it never becomes smaller when rows are deleted."""
+    (pages,) = db.execute("PRAGMA freelist_count").fetchone()
+    (size,) = db.execute("PRAGMA page_size").fetchone()
+    return int(pages * size)
+
+
 def _forget_oldest(db: sqlite3.Connection) -> Files | None:
     row = db.execute(f"SELECT number FROM jobs WHERE ended > 0 AND {NOT_HELD} ORDER BY ended LIMIT 1").fetchone()
     if row is not None:

@@ -22,6 +22,7 @@ from actors.jobs.sqlite import changes, deliveries, queries, sources
 from actors.jobs.sqlite.batch_store import SqliteBatches
 from actors.jobs.sqlite.changes import NOTHING, Kept
 from actors.jobs.sqlite.files import LARGE, PayloadFiles, lasting_secret
+from actors.jobs.sqlite.room import unused_bytes
 from actors.jobs.sqlite.rows import find_job
 from actors.jobs.sqlite.schema import open_database
 from actors.jobs.sqlite.thread import StoreThread
@@ -78,7 +79,7 @@ class SqliteStore(SqliteBatches):
         is_made = False
 
         def add(db: sqlite3.Connection) -> tuple[Job, bool, list[str]]:
-            check_disk(self._folder, self._limits)
+            check_disk(self._folder, self._limits, unused_bytes(db))
             return changes.add(db, job, kept, self._limits, now)
 
         # Shielded: whether its files are to be removed must be known. Takes as long as the disk.
@@ -164,7 +165,7 @@ class SqliteStore(SqliteBatches):
         is_added = False
 
         def extend(db: sqlite3.Connection) -> tuple[Job | None, bool, list[str]]:
-            check_disk(self._folder, self._limits)
+            check_disk(self._folder, self._limits, unused_bytes(db))
             return sources.extend(db, job_id, items, kept, progress, error, self._limits, now)
 
         with trio.CancelScope(shield=True):  # as in `add`

@@ -92,10 +92,11 @@ class PayloadWriter:
             self._files.discard(self.payload)
 
 
-def check_disk(folder: Path, limits: Limits) -> None:
-    """Raises InsufficientStorage while too little is left for the results of what runs. Blocks for a moment."""
+def check_disk(folder: Path, limits: Limits, unused: int = 0) -> None:
+    """Raises InsufficientStorage while too little is left for the results of what runs, with what is `unused` in files
+    that are there. Blocks for a moment."""
     disk = os.statvfs(folder)
-    free = disk.f_bavail * disk.f_frsize
+    free = disk.f_bavail * disk.f_frsize + unused
     if free < limits.reserve:
         raise InsufficientStorage(
             f"the disk of the job store has {free} bytes left, and {limits.reserve} are kept free for the results of "

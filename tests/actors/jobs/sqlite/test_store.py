@@ -6,7 +6,7 @@ import os
 import sqlite3
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +14,10 @@ import pytest
 import trio
 
 from actors.jobs.sqlite.files import LARGE
+from actors.jobs.sqlite.room import unused_bytes
 from actors.jobs.sqlite.schema import _JOBS, VERSION
 from actors.jobs.sqlite.store import SqliteStore
+from actors.jobs.sqlite.uploads import check_disk
 from protocol.errors import InsufficientStorage, Internal
 from protocol.jobs.job import Job, new_job_id
 from protocol.jobs.states import JobState
@@ -235,3 +237,19 @@ async def test_the_secret_of_links_is_made_once_and_read_by_nobody_else(tmp_path
     assert (tmp_path / "link-secret").stat().st_mode & 0o777 == 0o600
     async with opened(tmp_path / "other") as other:
         assert await other.link_secret() != secret
+
+
+def test_what_the_database_has_to_spare_is_room(tmp_path: Path) -> None:
+    """Its file never becomes smaller: else a disk that jobs have filled would refuse new ones when those are gone."""
+    with closing(sqlite3.connect(tmp_path / "db")) as db:
+        db.execute("CREATE TABLE t (data BLOB)")
+        db.executemany("INSERT INTO t VALUES (?)", [(bytes(20_000),)] * 50)
+        db.commit()
+        assert unused_bytes(db) == 0
+        db.execute("DELETE FROM t")
+        db.commit()
+        assert unused_bytes(db) > 900_000
+    limits = replace(LIMITS, reserve=1 << 62)
+    with pytest.raises(InsufficientStorage, match="are kept free for the results of jobs that run"):
+        check_disk(tmp_path, limits, 900_000)
+    check_disk(tmp_path, limits, limits.reserve)
