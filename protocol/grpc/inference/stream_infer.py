@@ -19,34 +19,29 @@ import trio
 from grpclib.exceptions import StreamTerminatedError
 
 from protocol.core import Submitted
-from protocol.errors import Decoupled, InvalidArgument, NotFound, Overloaded, ServerError, Unavailable
-from protocol.grpc.call.access import error_text, status_word
+from protocol.errors import InvalidArgument, NotFound, Overloaded, ServerError, Unavailable
 from protocol.grpc.call.framing import Message
 from protocol.grpc.call.stream import SHUTTING_DOWN, Stream
 from protocol.grpc.codec.infer import (
     DecodedRequest,
-    RequestNames,
     encode_empty_final,
     encode_stream_error,
     encode_stream_response,
 )
-from protocol.grpc.codec.request_templates import ReadRequest, RequestTemplates
+from protocol.grpc.codec.request_templates import RequestTemplates
 from protocol.grpc.inference.failed_calls import note_failure
 from protocol.grpc.inference.in_order import AnswerOrder
 from protocol.grpc.inference.infer import InferCall, charged, describe, measured, send_traced
 from protocol.grpc.inference.request_tasks import RequestTasks
+from protocol.grpc.inference.stream_access import StreamAccess
+from protocol.grpc.inference.streamed_request import StreamedRequest
 from protocol.grpc.status import status_of
 from protocol.limits.response_memory import ResponseMemory
-from protocol.log.access_log import Ended
-from protocol.log.access_record import AccessRecord
 from protocol.log.call_origin import StreamedOrigin
 from protocol.log.failure_log import FailedRequest
 from protocol.messages import InferenceResponse
-from protocol.quotas.accounts import Charge
-from protocol.reactor.replies import PendingReply, Replies
-from protocol.server_settings import Trace
+from protocol.reactor.replies import Replies
 from protocol.services import EdgeServices
-from protocol.shared_memory.lease import Lease
 from protocol.shared_memory.placement import PlacedRequest
 from protocol.sync.wakeup import Wakeup
 
@@ -59,69 +54,6 @@ class Elsewhere:
 
     answer: Callable[[memoryview, Callable[[Message], Awaitable[None]]], Awaitable[None]]
     know: Callable[[str, int, tuple[str, ...]], Awaitable[None]]
-
-
-class _Request(PendingReply, kw_only=True):
-    """A request that was read.
-
-    `failure` is what was wrong with it before the core saw it. `lease` and `placed` are there if it uses shared memory
-    or classification, `charge` if there are keys. `memory` is what its message counts for in the stream, `waiting` what
-    its response counts for while that waits. `submitted` is there while no task runs it and `reply` has not been taken.
-    `response` is what a model gave that gives one, `ending` the error that ends the stream in its place. `read_ns` is
-    when it was read, in nanoseconds of `time.monotonic_ns`, if not by `submitted`. `record` is what is measured for the
-    access log, `error` what it is answered with. `message` is there if it is answered elsewhere.
-    """
-
-    stream: StreamInfer
-    memory: int
-    waiting: int = 0
-    charge: Charge | None = None
-    read: ReadRequest | None = None
-    decoded: DecodedRequest | None = None
-    is_decoupled: bool = False
-    failure: Exception | None = None
-    trace: Trace | None = None
-    lease: Lease | None = None
-    placed: PlacedRequest | None = None
-    has_answered: bool = False
-    is_logged: bool = False
-    read_ns: int = 0
-    record: AccessRecord | None = None
-    error: Exception | None = None
-    bytes_in: int = 0
-    bytes_out: int = 0
-    response: Message = b""
-    ending: Exception | None = None
-    message: memoryview | None = None
-
-    def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
-        """A request to a decoupled model is refused at once, and run by `infer_stream` instead."""
-        if isinstance(value, Decoupled) and self.submitted is None:
-            self.is_decoupled = True
-        elif self.reply is None:
-            self.reply = value
-            self.replies.put(self)
-
-    def deliver(self) -> None:
-        self.stream.take(self)
-
-    def fail(self, error: Exception) -> None:
-        self.stream.fail(error)
-
-    @property
-    def names(self) -> RequestNames | None:
-        return None if self.read is None else self.read.names
-
-    def close(self) -> None:
-        self.stream.log_access(self, is_cancelled=True)
-        if self.submitted is not None:
-            self.let_go().give_up()
-        if self.charge is not None:
-            self.charge.end()
-        if self.lease is not None:
-            self.lease.__exit__(None, None, None)
-        if self.trace is not None:
-            self.trace.end()
 
 
 class StreamInfer:
@@ -148,6 +80,8 @@ class StreamInfer:
         self._templates = templates
         self._call = InferCall(services, templates, stream)
         self.origin = StreamedOrigin(stream.origin)
+        self._access = StreamAccess(services.access_log, stream, self.origin)
+        self.log_end = self._access.end
         self._left = max_in_flight  # how many more requests may be read
         self._has_left = Wakeup()
         self._submits = replies is not None
@@ -160,7 +94,7 @@ class StreamInfer:
         self._ends_on_error = stream.header("triton_grpc_error") == "true"
         self._ending: Exception | None = None
         self._requests = trio.CancelScope()
-        self._tasks: RequestTasks[_Request] | None = None
+        self._tasks: RequestTasks[StreamedRequest] | None = None
         self._response_memory = ResponseMemory(services.memory)
 
     async def run(self) -> None:
@@ -191,7 +125,7 @@ class StreamInfer:
         if self._ending is not None:
             raise self._ending
 
-    async def _read(self, tasks: RequestTasks[_Request]) -> None:
+    async def _read(self, tasks: RequestTasks[StreamedRequest]) -> None:
         """All requests that are there are read without a checkpoint between them, so they can share a batch."""
         while True:
             while not self._left:
@@ -212,7 +146,7 @@ class StreamInfer:
                 tasks.start(request)
             del data, request  # a stream that waits for the next one keeps no tensors, and no client's shared memory
 
-    async def _prepare(self, data: memoryview, waiting_ns: int, *, can_submit: bool) -> _Request:
+    async def _prepare(self, data: memoryview, waiting_ns: int, *, can_submit: bool) -> StreamedRequest:
         """Everything up to the core, and to give it a plain request. Not in a task of the request, since it must not
         change the order of requests."""
         request = self._begun(self._stream.take_message_memory(), data)
@@ -226,49 +160,12 @@ class StreamInfer:
             raise
         return request
 
-    def _begun(self, memory: int, data: memoryview) -> _Request:
-        request = _Request(self._delivered, stream=self, memory=memory)
-        self._note_begun(request, data)
+    def _begun(self, memory: int, data: memoryview) -> StreamedRequest:
+        request = StreamedRequest(self._delivered, stream=self, memory=memory)
+        self._access.begin(request, data)
         return request
 
-    def _note_begun(self, request: _Request, data: memoryview) -> None:
-        """For the access log, where each request of the stream has its line in place of the stream's."""
-        access_log = self._services.access_log
-        if access_log.is_on:
-            self._stream.is_unlogged = True
-            request.bytes_in = len(data)
-            request.record = access_log.begin()
-
-    def log_access(self, request: _Request, *, is_cancelled: bool = False) -> None:
-        """Write the line of a request that has ended, if it is to have one."""
-        access_log = self._services.access_log
-        if not access_log.is_on or request.is_logged:
-            return
-        request.is_logged = True
-        is_cancelled = is_cancelled and request.error is None
-        is_failed = request.error is not None or is_cancelled
-        access_log.end(request.record, is_failed, partial(self._ended, request, is_cancelled=is_cancelled))
-
-    def _ended(self, request: _Request, *, is_cancelled: bool) -> Ended:
-        names = request.names or RequestNames("", "", "")
-        return Ended(
-            "grpc",
-            "ModelStreamInfer",
-            self._stream.method,
-            status_word(request.error, is_cancelled=is_cancelled),
-            self.origin.tags(names.id),
-            own_id=names.id,
-            model=names.model_name,
-            version=names.model_version,
-            client=self._stream.peer,
-            bytes_in=request.bytes_in,
-            bytes_out=request.bytes_out,
-            is_cancelled=is_cancelled,
-            error=error_text(request.error),
-            started_ns=request.read_ns if request.record is None else 0,
-        )
-
-    async def _fill(self, request: _Request, data: memoryview, waiting_ns: int, *, can_submit: bool) -> None:
+    async def _fill(self, request: StreamedRequest, data: memoryview, waiting_ns: int, *, can_submit: bool) -> None:
         request.read_ns = time.monotonic_ns()
         read = request.read = self._templates.read(data)
         if self._stream.is_draining:
@@ -309,7 +206,7 @@ class StreamInfer:
         assert self._tasks is not None
         if not self._left or self._stream.is_draining or self._services.trace.is_sampling or self._tasks.waiting:
             return False
-        request = _Request(self._delivered, stream=self, memory=memory)
+        request = StreamedRequest(self._delivered, stream=self, memory=memory)
         try:
             request.read = self._templates.read(data)
             request.decoded = self._call.decode(request.read, data, None, self.origin)
@@ -317,7 +214,7 @@ class StreamInfer:
             return False
         if request.decoded.placement is not None or self._may_be_decoupled(request.decoded):
             return False
-        self._note_begun(request, data)
+        self._access.begin(request, data)
         inference = request.decoded.request
         inference.response_memory = self._response_memory
         if self._account is not None:
@@ -346,7 +243,7 @@ class StreamInfer:
         except ServerError:  # the task that reads meets it again
             return True
 
-    def _note_refusal(self, request: _Request) -> None:
+    def _note_refusal(self, request: StreamedRequest) -> None:
         """The core has answered a request at once. Where its model does not serve, no request was issued."""
         try:
             assert request.decoded is not None
@@ -355,7 +252,7 @@ class StreamInfer:
         except ServerError as error:
             request.failure = error
 
-    def take(self, request: _Request) -> None:
+    def take(self, request: StreamedRequest) -> None:
         """Its reply is there. Must not wait."""
         if request.submitted is None:  # given up
             return
@@ -381,7 +278,7 @@ class StreamInfer:
         """`take` has raised this: nobody knows how far it has come, so the stream ends."""
         self._end(error)
 
-    def _send_answer_at_once(self, request: _Request) -> bool:
+    def _send_answer_at_once(self, request: StreamedRequest) -> bool:
         if request.ending is not None:
             self._end_by(request, request.ending)
         elif self._sends or not self._stream.send_at_once(request.response, self._delivered):
@@ -394,7 +291,7 @@ class StreamInfer:
 
     # One request, in a task of its own.
 
-    async def _answer(self, request: _Request) -> None:
+    async def _answer(self, request: StreamedRequest) -> None:
         try:
             if request.is_decoupled:
                 await self._run_decoupled(request)
@@ -408,7 +305,7 @@ class StreamInfer:
             return
         self._is_answered.wake()
 
-    async def _run(self, request: _Request) -> None:
+    async def _run(self, request: StreamedRequest) -> None:
         """The response, or what takes its place."""
         try:
             if request.failure is not None:
@@ -424,7 +321,7 @@ class StreamInfer:
         except Exception as error:
             self._fail(request, error)
 
-    def _count(self, request: _Request, submitted: Submitted | None = None) -> None:
+    def _count(self, request: StreamedRequest, submitted: Submitted | None = None) -> None:
         """Its response waits: for its turn, or for the client to make room. Where there is no memory for that an error
         takes its place."""
         response = request.response
@@ -437,14 +334,14 @@ class StreamInfer:
         else:
             request.waiting = size
 
-    async def _send_answer(self, request: _Request) -> None:
+    async def _send_answer(self, request: StreamedRequest) -> None:
         if request.ending is not None:
             self._end_by(request, request.ending)
         else:
             await self._send(request, request.response)
             self._finish(request)
 
-    async def _run_decoupled(self, request: _Request) -> None:
+    async def _run_decoupled(self, request: StreamedRequest) -> None:
         assert request.decoded is not None
         assert request.read is not None
 
@@ -484,10 +381,10 @@ class StreamInfer:
         await self._elsewhere.answer(message, keep)
         return responses[-1]
 
-    def _fail(self, request: _Request, error: Exception, submitted: Submitted | None = None) -> None:
+    def _fail(self, request: StreamedRequest, error: Exception, submitted: Submitted | None = None) -> None:
         method = self._stream.method
         request.error = error
-        note_failure(self._services.failure_log, method, error, partial(_describe, request, submitted))
+        note_failure(self._services.failure_log, method, error, partial(self._describe, request, submitted))
         # What is wrong with a request, or with the model that it names, never ends the stream.
         is_issued = request.failure is None and (
             request.has_answered or not isinstance(error, (InvalidArgument, NotFound))
@@ -498,10 +395,16 @@ class StreamInfer:
             _, message = status_of(error, method)
             request.response = encode_stream_error(message, request.names, self._id_of(request))
 
-    def _id_of(self, request: _Request) -> str:
+    def _describe(self, request: StreamedRequest, submitted: Submitted | None) -> FailedRequest:
+        """What the log says of it."""
+        if submitted is not None:
+            return FailedRequest.of(submitted.request, trio.current_time() - submitted.arrival)
+        return describe(request.read, request.read_ns, self.origin)
+
+    def _id_of(self, request: StreamedRequest) -> str:
         return self.origin.tags("" if request.names is None else request.names.id).request_id
 
-    def _end_by(self, request: _Request, error: Exception) -> None:
+    def _end_by(self, request: StreamedRequest, error: Exception) -> None:
         """Its error is the stream's."""
         request.close()
         if self._ending is None:
@@ -512,9 +415,9 @@ class StreamInfer:
         self._ending = self._ending or error
         self._requests.cancel()
 
-    def _finish(self, request: _Request) -> None:
+    def _finish(self, request: StreamedRequest) -> None:
         """It is answered whole."""
-        self.log_access(request)
+        self.log_end(request)
         if request.waiting:
             self._stream.answers.give(request.waiting)
         if request.lease is not None or request.trace is not None or request.charge is not None:
@@ -524,7 +427,7 @@ class StreamInfer:
         if self._left == 1:
             self._has_left.wake()
 
-    async def _send(self, request: _Request, response: Message) -> None:
+    async def _send(self, request: StreamedRequest, response: Message) -> None:
         """Whole: a large message takes several frames."""
         self._sends += 1
         try:
@@ -547,10 +450,3 @@ class StreamInfer:
 
 def _size(message: Message) -> int:
     return len(message) if isinstance(message, bytes) else sum(map(len, message))
-
-
-def _describe(request: _Request, submitted: Submitted | None) -> FailedRequest:
-    """What the log says of it."""
-    if submitted is not None:
-        return FailedRequest.of(submitted.request, trio.current_time() - submitted.arrival)
-    return describe(request.read, request.read_ns, request.stream.origin)
