@@ -45,6 +45,7 @@ def open_directory(name: str = DEFAULT_NAME) -> Any:
         "namespace": NAMESPACE,
         "lifetime": "detached",
         "get_if_exists": True,
+        "scheduling_strategy": "DEFAULT",  # else it ends with the placement group of the replica that has made it
         "num_cpus": 0,
         "max_restarts": -1,
         "max_task_retries": -1,
