@@ -32,6 +32,8 @@ ALL_LATE = 0.007
 LEAST_LATE = 0.001
 # What is saved up at most: a start that costs more goes when there is so much, and is paid for afterwards.
 MOST_CREDIT = 4.0
+# With what it begins, which is enough for one try: what rows cost is known only then.
+FIRST_CREDIT = 1.0
 MOST_DEBT = 64.0
 # No batch with rows of jobs alone is larger than makes a row cost so much more than in the best one.
 WORTHWHILE = 1.25
@@ -66,6 +68,7 @@ class Riding:
         "_round",
         "_rows",
         "_rows_at",
+        "_was_tried",
         "_work",
         "times",
     )
@@ -73,7 +76,8 @@ class Riding:
     def __init__(self) -> None:
         self.times = LiveTimes()
         self._cost = BatchSeconds()
-        self._credit = MOST_CREDIT
+        self._credit = FIRST_CREDIT
+        self._was_tried = False
         # How many late requests were paid for that have not been seen.
         self._paid = 0.0
         self._round = 0
@@ -166,7 +170,9 @@ class Riding:
         if not self._round % _COMPARED:
             return 0
         if room <= 0:
-            return 0 if is_running else self._offered(most_of_batch, 2.0 * live, self._cost.mean(most_of_batch))
+            if is_running or self._credit < MOST_CREDIT:
+                return 0
+            return self._offered(most_of_batch, 2.0 * live, self._cost.mean(most_of_batch))
         rows = min(live, most_of_batch)
         alone = self._cost.mean(rows)
         most = min(room, max(int(SHARE * alone / ROW_SECONDS), 1))
@@ -212,7 +218,7 @@ class Riding:
 
     def _offered(self, count: int, price: float, added: float) -> int:
         """The count, or none where that costs too much."""
-        if price > self._credit < MOST_CREDIT:
+        if price > self._credit < (MOST_CREDIT if self._was_tried else FIRST_CREDIT):
             return 0
         self._offer = price, added
         return count
@@ -220,6 +226,7 @@ class Riding:
     def went(self, now: float) -> None:
         """Of those that might go, at least one did."""
         price, added = self._offer
+        self._was_tried = self._was_tried or price > 0.0
         self._credit = max(self._credit - price, -MOST_DEBT)
         self._paid += price
         self._planned.append((now, added))

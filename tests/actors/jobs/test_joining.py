@@ -105,6 +105,9 @@ def test_soon_after_live_requests_batches_are_no_larger_than_is_worthwhile() -> 
 def test_of_a_model_that_is_always_busy_one_batch_goes_when_much_is_saved_up() -> None:
     joining = Joining(0.0)
     now = known(joining, lambda rows: 0.1)
+    assert joining.beside(ModelLoad(16, 8), 0, now) == 0
+    for _ in range(5):
+        now = known(joining, lambda rows: 0.1, now)
     busy = ModelLoad(16, 8)
     assert joining.beside(busy, 0, now) == 8
     joining.started(now)
