@@ -124,8 +124,8 @@ class ServerProcess:
         return found
 
     def workers(self) -> set[int]:
-        """Those of them that run models: not the fork servers."""
-        return {pid for pid in self.descendants() if _name_of(pid) != "fork-server"}
+        """Those of them that run models: neither fork servers nor edge processes."""
+        return {pid for pid in self.descendants() if not _name_of(pid).startswith(("fork-server", "trioton-edge-"))}
 
     def _read(self) -> None:
         assert self._process.stdout is not None

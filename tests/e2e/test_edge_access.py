@@ -262,3 +262,32 @@ def test_what_ran_in_an_edge_that_is_killed_runs_no_more(server: ServerProcess, 
     with httpx.Client(base_url=f"http://{server.addresses['http']}", timeout=30) as client:
         assert eventually(lambda: asked(client, ALICE) == 200)
         assert asked(client, CAROL) == 401
+
+
+def test_the_console_and_capture_see_what_edges_answer(tmp_path: Path) -> None:
+    model, captured = tmp_path / "models" / "echo", tmp_path / "captured"
+    (model / "1").mkdir(parents=True)
+    (model / "1" / "model.py").write_text(ECHO)
+    (model / "config.pbtxt").write_text(ECHO_CONFIG)
+    flags = ("--edge-processes=2", "--console", f"--capture={captured}", "--capture-share=1")
+    with ServerProcess(*flags, repository=tmp_path / "models") as server:
+        with httpx.Client(base_url=f"http://{server.addresses['http']}", timeout=30) as client:
+            assert client.post(INFER, content=BODY).status_code == 200
+            assert client.post(INFER, content=b"{").status_code == 400
+            with Client("grpc", server.addresses["grpc"]) as rpc:
+                rpc.infer("echo", {"IN": np.zeros(3, np.float32)})
+
+            def errors() -> list[dict[str, Any]]:
+                found: list[dict[str, Any]] = client.get("/v2/console/errors").json()
+                return found
+
+            assert eventually(lambda: len(errors()) == 1)
+            (error,) = errors()
+            assert (error["call"], error["status"], error["kind"], error["model"]) == (
+                *("HTTP infer", "400"),
+                *("INVALID_ARG", "echo"),
+            )
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+    lines = [line for file in captured.rglob("*.jsonl") for line in file.read_text().splitlines()]
+    assert len(lines) == 2
