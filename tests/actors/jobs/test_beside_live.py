@@ -44,7 +44,8 @@ async def measured(simulation: Simulation, folder: Path) -> tuple[float, float]:
 async def test_their_p99_is_hardly_longer_and_the_job_goes_on(
     model: Seconds, load: Simulation, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    duration = 40.0 if model is linear and load.clients == 16 else load.duration
+    # A linear model that is always busy has only some ten requests of jobs in a minute.
+    duration = 40.0 if model is linear and load.clients > 1 else load.duration
     ratio, rows = await measured(replace(load, seconds_of=model, duration=duration), tmp_path)
     assert ratio < 1.25
     assert rows > 0
