@@ -19,7 +19,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
-from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import httpx
@@ -266,11 +265,10 @@ def faults() -> Iterator[dict[tuple[str, bool], Fault]]:
 
 @pytest.fixture(scope="module", autouse=True)
 def no_collections() -> Iterator[None]:
-    """A model's end has the garbage collected. Here that goes through all that the packages of all tests hold, for a
+    """An unload has the garbage collected. Here that goes through all that the packages of all tests hold, for a
     second or more each time, and models of the memory budget are exchanged with every request."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("actors.lifecycle.freed_memory.return_free_memory", lambda has_frozen: None)
-        patch.setattr("backends.python.workers.in_process.gc", SimpleNamespace(collect=lambda: None))
         yield
 
 
