@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from protocol.access.control import AccessControl
 from protocol.access.forwarding import HeaderForwarding
+from protocol.access.told_keys import ToldKeys
 from protocol.console.interface import Console
 from protocol.core import InferenceCore
 from protocol.failures import CallbackFailures
@@ -65,3 +66,17 @@ class EdgeServices:
     @property
     def batches(self) -> Batches | None:
         return self.keeping.batches
+
+
+Know = Callable[[str, int, tuple[str, ...]], Awaitable[None]]
+"""Has at hand what inference asks of a model of that name and version, and of these outputs: `ModelFacts.know`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """What an edge in another process than the core has of the link to it: the services that it runs inference by,
+    the keys of clients, if there are any, and what is known of models."""
+
+    services: EdgeServices
+    keys: ToldKeys | None
+    know: Know

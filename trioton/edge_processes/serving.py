@@ -11,13 +11,11 @@ from typing import Protocol
 import trio
 
 from protocol.failures import CallbackFailures
-from protocol.grpc.relay.linked import Linked as GrpcLinked
 from protocol.grpc.relay.server import serve_relayed
 from protocol.grpc.settings import ALPN_PROTOCOL as GRPC_ALPN_PROTOCOL
 from protocol.http.connections import ALPN_PROTOCOLS, serve_app
 from protocol.http.exchange import App
 from protocol.http.relay.app import RelayApp
-from protocol.http.relay.linked import Linked as HttpLinked
 from protocol.http.relay.linked import LinkedApp
 from protocol.http.relay.upstream import Upstreams
 from protocol.limits.counter import LimitCounter
@@ -25,6 +23,7 @@ from protocol.limits.request_memory import RequestMemory
 from protocol.open_connections import OpenConnections
 from protocol.reactor.arrivals import HandedOver
 from protocol.reactor.tls import server_context
+from protocol.services import Linked
 from trioton.edge_processes.linked import LinkedInference, Linking
 from trioton.edge_processes.start import EdgeStart
 
@@ -72,9 +71,9 @@ def edge_services(start: EdgeStart, serving: Serving) -> Iterator[Serve]:
             yield partial(_serve_http, start, serving, word, tls)
 
 
-def _grpc_linked(start: EdgeStart, serving: Serving) -> GrpcLinked:
+def _grpc_linked(start: EdgeStart, serving: Serving) -> Linked:
     linking = serving.linking
-    return GrpcLinked(linking.services("grpc", start.rules["grpc"]), linking.keys, linking.know)
+    return Linked(linking.services("grpc", start.rules["grpc"]), linking.keys, linking.know)
 
 
 async def _serve_http(
@@ -94,7 +93,7 @@ async def _serve_http(
     if word in start.linked:
         linking = serving.linking
         services = linking.services(word, start.rules[word])
-        app = LinkedApp(HttpLinked(services, linking.keys, linking.know), settings, relay)
+        app = LinkedApp(Linked(services, linking.keys, linking.know), settings, relay)
         direct = LinkedInference.of(services, settings, linking.keys)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(upstreams.run)

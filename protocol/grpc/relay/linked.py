@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from grpclib.const import Cardinality, Handler
 
-from protocol.access.told_keys import ToldKeys
 from protocol.grpc.access import guarded
 from protocol.grpc.call.stream import Stream
 from protocol.grpc.codec.request_templates import RequestTemplates
@@ -23,20 +21,7 @@ from protocol.grpc.settings import GrpcSettings
 from protocol.load_report import FORMAT_HEADER
 from protocol.quotas.accounts import Charge
 from protocol.reactor.replies import Replies
-from protocol.services import EdgeServices
-
-Know = Callable[[str, int, tuple[str, ...]], Awaitable[None]]
-"""Has at hand what inference asks of a model of that name and version, and of these outputs: `ModelFacts.know`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Linked:
-    """What such an edge has of the link: the services that it runs inference by, the keys of clients, if there are any,
-    and what is known of models."""
-
-    services: EdgeServices
-    keys: ToldKeys | None
-    know: Know
+from protocol.services import Linked
 
 
 class LinkedInference:

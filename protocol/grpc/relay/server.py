@@ -12,7 +12,7 @@ from protocol.grpc.codec.request_templates import RequestTemplates
 from protocol.grpc.connection.calls import Shared
 from protocol.grpc.inference.direct_infer import DirectInfer
 from protocol.grpc.relay.handlers import EveryMethod, Relay
-from protocol.grpc.relay.linked import Linked, LinkedInference
+from protocol.grpc.relay.linked import LinkedInference
 from protocol.grpc.relay.upstream import Open, Upstreams
 from protocol.grpc.server import serve_calls
 from protocol.grpc.settings import GrpcSettings
@@ -22,6 +22,7 @@ from protocol.open_connections import OpenConnections
 from protocol.reactor.arrivals import Arrivals
 from protocol.reactor.drivers import the_poller
 from protocol.reactor.replies import Replies
+from protocol.services import Linked
 
 
 async def serve_relayed(

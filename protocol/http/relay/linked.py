@@ -7,12 +7,11 @@ memory: their bodies have been read then, and go to the core's edge as they were
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
-from protocol.access.told_keys import ToldKeys
 from protocol.errors import ServerError
 from protocol.http.app import HttpApp
 from protocol.http.charges import ChargedWriter, declared_size
@@ -26,23 +25,10 @@ from protocol.http.route_table import RouteTable
 from protocol.http.routes import routes_of
 from protocol.http.settings import HttpSettings
 from protocol.load_report import FORMAT_HEADER
-from protocol.services import EdgeServices
+from protocol.services import Linked
 
 # Of all the memory of the edge, what one body may take: a larger one is relayed as it comes.
 _SHARE_OF_BODY = 4
-
-Know = Callable[[str, int, tuple[str, ...]], Awaitable[None]]
-"""Has at hand what inference asks of a model of that name and version, and of these outputs: `ModelFacts.know`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Linked:
-    """What such an edge has of the link: the services that it runs inference by, the keys of clients, if there are any,
-    and what is known of models."""
-
-    services: EdgeServices
-    keys: ToldKeys | None
-    know: Know
 
 
 class LinkedApp:

@@ -20,12 +20,11 @@ from protocol.access.keys import KeyRing
 from protocol.access.told_keys import ToldKeys
 from protocol.core import InferenceCore
 from protocol.failures import CallbackFailures
-from protocol.grpc.relay.linked import Linked
 from protocol.grpc.relay.server import serve_relayed
 from protocol.limits.counter import LimitCounter
 from protocol.open_connections import OpenConnections
 from protocol.reactor.arrivals import Listening
-from protocol.services import EdgeServices
+from protocol.services import EdgeServices, Linked
 from protocol.shared_memory.table import SharedMemoryTable
 from tests.protocol.edge_link.links import Link
 from tests.protocol.edge_link.links import linked as link_to

@@ -12,11 +12,11 @@ from protocol.access.told_keys import ToldKeys
 from protocol.http.connections import serve_app
 from protocol.http.exchange import App
 from protocol.http.relay.app import RelayApp
-from protocol.http.relay.linked import Linked, LinkedApp
+from protocol.http.relay.linked import LinkedApp
 from protocol.http.relay.upstream import Upstreams
 from protocol.http.settings import ConnectionLimits, HttpSettings
 from protocol.limits.request_memory import RequestMemory
-from protocol.services import EdgeServices
+from protocol.services import EdgeServices, Linked
 from tests.protocol.http.conftest import Serve, Served
 
 
