@@ -179,6 +179,17 @@ def seconds(text: str) -> float:
     return max(0.0, value)
 
 
+def share(text: str) -> float:
+    """A part of a whole."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise ValueError("expected a number from 0 to 1")
+    return value
+
+
 def choice(*words: str) -> Callable[[str], str]:
     """One of these words, in any letter case."""
     by_lower_case = {word.lower(): word for word in words}

@@ -8,7 +8,7 @@ from pathlib import Path
 from trioton.convert.choice import Bound, given_bound
 from trioton.convert.targets import AS_IS, TARGETS
 from trioton.convert.tensors import TensorSpec
-from trioton.flags import INTEGER, PATH, choice, filesystem_path, flag, integer, repeatable, seconds, switch
+from trioton.flags import INTEGER, PATH, choice, filesystem_path, flag, integer, repeatable, seconds, share, switch
 from trioton.settings import TOOLS
 from trioton.tools.model_sources import tensor_words
 
@@ -35,16 +35,6 @@ def given_candidate(text: str) -> tuple[str, str]:
     if not equals or not name or not Path(file).exists():
         raise ValueError("expected <name>[:<precision>]=<file> of a file that exists")
     return name, str(Path(file).absolute())
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise ValueError("expected a number from 0 to 1")
-    return value
 
 
 def _levels(text: str) -> tuple[int, ...]:
@@ -97,7 +87,7 @@ class ConvertFlags:
     )
     tolerance: float | None = flag(
         None,
-        _share,
+        share,
         group=TOOLS,
         metavar="<number>",
         help="The greatest error of an element, as a part of its size and the output's usual size together. Where "
@@ -105,14 +95,14 @@ class ConvertFlags:
     )
     cosine: float | None = flag(
         None,
-        _share,
+        share,
         group=TOOLS,
         metavar="<number>",
         help="The least cosine of an output, for reduced precision. Where absent, 0.999 for fp16 and 0.99 for int8.",
     )
     top1: float | None = flag(
         None,
-        _share,
+        share,
         group=TOOLS,
         metavar="<number>",
         help="For reduced precision, the least share of rows whose greatest element is the reference's; 0 for models "

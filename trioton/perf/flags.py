@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.messages import ParameterValue
-from trioton.flags import INTEGER, PATH, STRING, choice, filesystem_path, flag, integer, repeatable, seconds, switch
+from trioton.flags import (
+    INTEGER,
+    PATH,
+    STRING,
+    choice,
+    filesystem_path,
+    flag,
+    integer,
+    repeatable,
+    seconds,
+    share,
+    switch,
+)
 from trioton.perf.arrivals import Arrivals, Bursty, Constant, Poisson, from_file
 from trioton.perf.bounds import Bound, LatencyBound, bounds, duration, latency_bound
 from trioton.perf.data.inputs import GivenShape, given_shape
@@ -113,16 +125,6 @@ def given_header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise ValueError("expected a number from 0 to 1")
-    return value
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerfFlags:
     """What `trioton perf` can be told."""
@@ -213,7 +215,7 @@ class PerfFlags:
     )
     precision: float = flag(
         0.05,
-        _share,
+        share,
         group=TOOLS,
         metavar="<number>",
         help="How sure is sure enough: half the width of the intervals of 95% confidence of the rate and the p95, as a "
@@ -310,7 +312,7 @@ class PerfFlags:
         102_400, integer(1), group=TOOLS, metavar=INTEGER, help="Of each output's region."
     )
     cancel_share: float = flag(
-        0.0, _share, group=TOOLS, metavar="<number>", help="The share of requests that the client gives up."
+        0.0, share, group=TOOLS, metavar="<number>", help="The share of requests that the client gives up."
     )
     cancel_after: float = flag(
         0.01, duration, group=TOOLS, metavar="<duration>", help="How long after their sending: 10ms."

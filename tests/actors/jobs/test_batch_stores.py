@@ -14,18 +14,17 @@ import trio
 
 from actors.jobs.batches.batches import FullStore
 from protocol.errors import InsufficientStorage, InvalidArgument, NotFound
-from protocol.jobs.batches.batch import BATCH_KIND, Batch, BatchState, LineCounts, LineError, TokenUsage, new_batch_id
-from protocol.jobs.batches.files import INPUT, OUTPUT, StoredFile, new_file_id
+from protocol.jobs.batches.batch import BATCH_KIND, Batch, BatchState, LineCounts, LineError, TokenUsage
+from protocol.jobs.batches.files import INPUT, OUTPUT, new_file_id
 from protocol.jobs.job import new_job_id
 from protocol.jobs.states import JobState
 from protocol.jobs.store import IdempotencyMismatch, JobFilter, Limits, NewItem, NewJob, Outcome
 from protocol.jobs.webhook import DeliveryRoom, Webhook
 from tests.actors.cache.redis_server import RedisServer, needs_redis_server
+from tests.actors.jobs.batch_samples import LATER, NOW, batch_of, finished, kept
 from tests.actors.jobs.stores import RedisStores, SqliteStores, Stores, finish_one
 
 LIMITS = Limits(reserve=0)
-NOW = 1_800_000_000.0
-LATER = NOW + 1000
 HOOK = Webhook("https://a/hook", "https://a", frozenset({JobState.SUCCEEDED}))
 ROOM = DeliveryRoom(total=64, per_host=4, per_owner=8)
 
@@ -61,47 +60,6 @@ def opened(stores: Stores) -> Open:
                 await store.close()
 
     return opened
-
-
-async def kept(
-    store: FullStore, content: bytes, *, owner: str = "ann", purpose: str = INPUT, created: float = NOW
-) -> StoredFile:
-    writer = await store.file_writer()
-    try:
-        await writer.write(content)
-        await writer.finish()
-        file = StoredFile(
-            new_file_id(created), owner, purpose, "in.jsonl", writer.payload, writer.size, created, created + 100
-        )
-        await store.keep_file(file, writer)
-    finally:
-        await writer.close()
-    return file
-
-
-def batch_of(file: StoredFile, now: float = NOW) -> Batch:
-    return Batch(new_batch_id(now), file.owner, "/v1/completions", file.id, file.payload, now, now + 86400)
-
-
-async def finished(store: FullStore, batch: Batch, output: bytes) -> Batch:
-    """One whose job has run, with its output."""
-    writer = await store.file_writer(is_result=True)
-    try:
-        await writer.write(output)
-        await writer.finish()
-        file = StoredFile(
-            new_file_id(NOW), batch.owner, OUTPUT, "out.jsonl", writer.payload, len(output), NOW + 1, LATER
-        )
-
-        def end(found: Batch) -> Batch:
-            moved = found.moved(BatchState.IN_PROGRESS, NOW).moved(BatchState.FINALIZING, NOW)
-            return replace(moved.moved(BatchState.COMPLETED, NOW), output_file=file.id)
-
-        changed = await store.change_batch(batch.id, end, [(file, writer)], LATER)
-    finally:
-        await writer.close()
-    assert changed is not None
-    return changed
 
 
 async def test_a_file_outlives_the_store_and_is_read_in_pieces(opened: Open) -> None:

@@ -13,13 +13,11 @@ from protocol.jobs.batches.batch import Batch
 from protocol.jobs.batches.store import Change
 from protocol.jobs.store import Limits
 from tests.actors.cache.redis_server import RedisServer, needs_redis_server
+from tests.actors.jobs.batch_samples import batch_of, finished, kept
 from tests.actors.jobs.redis.test_store import NOW, opened
 from tests.actors.jobs.stores import RedisStores
-from tests.actors.jobs.test_batch_stores import batch_of, finished, kept
 
 pytestmark = [needs_redis_server, pytest.mark.slow]
-
-LATER = NOW + 1000
 
 
 @pytest.fixture(scope="module")

@@ -4,61 +4,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 
 from actors.jobs.sqlite import schema
-from actors.jobs.sqlite.store import SqliteStore
-from protocol.jobs.batches.batch import Batch, BatchState, new_batch_id
-from protocol.jobs.batches.files import INPUT, OUTPUT, StoredFile, new_file_id
 from protocol.jobs.states import JobState
 from protocol.jobs.webhook import DeliveryRoom, Webhook
-from tests.actors.jobs.sqlite.test_store import LIMITS, NOW, opened
+from tests.actors.jobs.batch_samples import NOW, kept
+from tests.actors.jobs.sqlite.test_store import LIMITS, opened
 
-LATER = NOW + 1000
 HOOK = Webhook("https://a/hook", "https://a", frozenset({JobState.SUCCEEDED}))
 ROOM = DeliveryRoom(total=64, per_host=4, per_owner=8)
-
-
-async def kept(
-    store: SqliteStore, content: bytes, *, owner: str = "ann", purpose: str = INPUT, created: float = NOW
-) -> StoredFile:
-    writer = await store.file_writer()
-    try:
-        await writer.write(content)
-        await writer.finish()
-        file = StoredFile(
-            new_file_id(created), owner, purpose, "in.jsonl", writer.payload, writer.size, created, created + 100
-        )
-        await store.keep_file(file, writer)
-    finally:
-        await writer.close()
-    return file
-
-
-def batch_of(file: StoredFile, now: float = NOW) -> Batch:
-    return Batch(new_batch_id(now), file.owner, "/v1/completions", file.id, file.payload, now, now + 86400)
-
-
-async def finished(store: SqliteStore, batch: Batch, output: bytes) -> Batch:
-    """One whose job has run, with its output."""
-    writer = await store.file_writer(is_result=True)
-    try:
-        await writer.write(output)
-        await writer.finish()
-        file = StoredFile(
-            new_file_id(NOW), batch.owner, OUTPUT, "out.jsonl", writer.payload, len(output), NOW + 1, LATER
-        )
-
-        def end(found: Batch) -> Batch:
-            moved = found.moved(BatchState.IN_PROGRESS, NOW).moved(BatchState.FINALIZING, NOW)
-            return replace(moved.moved(BatchState.COMPLETED, NOW), output_file=file.id)
-
-        changed = await store.change_batch(batch.id, end, [(file, writer)], LATER)
-    finally:
-        await writer.close()
-    assert changed is not None
-    return changed
 
 
 def payloads(folder: Path) -> set[str]:
