@@ -22,7 +22,8 @@ import trio
 from trioton.demo_flags import DemoSettings
 from trioton.log.server_log import logging_to
 from trioton.process import STOP_SIGNALS, end_process
-from trioton.server import SERVICE_NAMES, ExitTimeoutExpired, Server, StartError, address_text
+from trioton.server import ExitTimeoutExpired, Server, StartError
+from trioton.service_names import SERVICE_NAMES, address_text
 from trioton.settings import Settings
 
 DEFAULT_REPOSITORY = Path(".demo", "models")

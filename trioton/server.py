@@ -17,32 +17,16 @@ The server is the composition root that starts the actors and the edges, and sto
 from __future__ import annotations
 
 import logging
-import os
-import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
-from functools import partial
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import trio
 
 from actors.cache.registry import UnusableCache
-from actors.cache.response_cache import ResponseCache
 from actors.capture.capture import CannotCapture
-from actors.core.server_core import ServerCore
-from actors.jobs.figures import RunnerFigures
-from actors.jobs.jobs import ServerJobs
-from actors.metrics.custom import CustomMetrics
-from actors.metrics.exemplars import Exemplars
-from actors.metrics.gen_ai import GenAiMetrics
-from actors.quotas.exchange import QuotaExchange
 from actors.tracing.sink import CannotTrace
-from actors.tracing.tracer import Tracer
-from backends.devices.devices import Devices
-from backends.registry import BackendRegistry
 from protocol.access.keys import ANONYMOUS
-from protocol.access.keys_file import KeysFile
 from protocol.core import (
     InferBatchStatistics,
     InferResponseStatistics,
@@ -58,49 +42,31 @@ from protocol.core import (
     TensorMetadata,
 )
 from protocol.errors import Unsupported
-from protocol.failures import CallbackFailures
-from protocol.jobs.keeping import JobKeeping
 from protocol.jobs.store import UnusableStore
-from protocol.limits.counter import LimitCounter
-from protocol.limits.request_memory import RequestMemory
-from protocol.log.failure_log import FailureLog
-from protocol.media.fetcher import MediaFetcher
-from protocol.metrics_text import MetricsText
-from protocol.open_connections import OpenConnections
-from protocol.reactor.arrivals import Arrivals
 from protocol.reactor.drivers import the_poller
-from protocol.responses.background import Responses
 from protocol.server_settings import LogControl, LogSettings
-from protocol.shared_memory.table import SharedMemoryTable
-from trioton.access_writer import AccessWriter
-from trioton.capturing import capture_of, captured
-from trioton.console import live_console, log_tail, note_failed
-from trioton.core_settings import core_settings
-from trioton.edge_processes.edges import OWN_WORDS, EdgeProcesses, EdgeStartError
-from trioton.edges import Edge, Shared, edges, services_of_batches
+from trioton.console import log_tail
+from trioton.edges import services_of_batches
 from trioton.ending import Ending, ExitTimeoutExpired
 from trioton.flags import UsageError
-from trioton.gpus import Gpus
 from trioton.in_process import Models
 from trioton.job_service import start_jobs
 from trioton.job_webhooks import UnusableSecrets
 from trioton.jobs import Jobs
-from trioton.load_report import load_report
 from trioton.log.formats import VERBATIM
 from trioton.log.server_log import ServerLog, logging_to
-from trioton.loop_lag import LoopLag, LoopWatchdog
-from trioton.metrics.custom import is_own_name
-from trioton.metrics.metrics import Metrics
-from trioton.metrics.traced import note_trace
-from trioton.quota_service import UnusableQuotaStore, quota_exchange
+from trioton.loop_lag import LoopWatchdog
+from trioton.opening import Opening
 from trioton.reload import Reloader
+from trioton.server_parts import ServerParts
+from trioton.service_names import SERVICE_NAMES, address_text
 from trioton.settings import Address, Settings
 from trioton.start_checks import StartError, check_loads, check_repositories, check_vertex_ai
 from trioton.start_files import StartFiles
 from trioton.tables import model_table
 
 if TYPE_CHECKING:
-    from trioton.metrics.export import MetricsExport
+    pass
 
 __all__ = [
     "Address",
@@ -130,16 +96,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-# Triton's words for the services, as its log has them.
-SERVICE_NAMES = {
-    "grpc": "GRPCInferenceService",
-    "http": "HTTPService",
-    "openai": "OpenAI frontend",
-    "sagemaker": "Sagemaker HTTPService",
-    "vertex-ai": "Vertex AI HTTPService",
-    "metrics": "Metrics Service",
-}
-
 
 class Server:
     """One server, good for one `run`. `open_server` is the short way to one.
@@ -162,100 +118,20 @@ class Server:
 
     def __init__(self, settings: Settings, log: LogControl | None = None) -> None:
         self.settings = settings
-        cache = settings.cache()
-        self.cache = ResponseCache(cache.name, cache.settings) if cache is not None else None
-        self._failures = CallbackFailures()
-        self._failure_log = FailureLog()
-        custom = CustomMetrics(
-            is_own_name,
-            is_enabled=settings.allow_metrics,
-            has_histograms=settings.shows_metrics("histogram_latencies"),
-        )
-        self._gen_ai = GenAiMetrics(custom) if settings.gen_ai_telemetry else None
-        registry = BackendRegistry(directories=settings.backend_directory)
-        self._stores = settings.stores(os.environ)
-        devices = Devices(
-            pinned_bytes=settings.pinned_memory_pool_byte_size,
-            cuda_pool_bytes={each.device_id: each.byte_size for each in settings.cuda_memory_pool_byte_size},
-            has_peer_access=settings.enable_peer_access,
-        )
-        media = settings.media()
-        self._media = None if media is None else MediaFetcher(media)
-        self.core = ServerCore(
-            core_settings(settings, self._stores),
-            registry,
-            self.cache,
-            custom,
-            devices=devices,
-            failures=self._failures,
-            gen_ai=self._gen_ai,
-            media=self._media,
-        )
-        exemplars = Exemplars()
-        self.tracer = Tracer(settings.tracing(), self.core.is_model_ready, partial(note_trace, exemplars))
-        self.log = log or ServerLog(settings)
-        self._access = AccessWriter(settings.access_log)
-        self.addresses: dict[str, Address] = {}
-        self._limits = LimitCounter()
-        self._keys: KeysFile | None = None  # from `run` on
-        self._quotas: QuotaExchange | None = None
-        self._capture = capture_of(settings)
-        self._gpus = Gpus(settings.metrics_interval_ms / 1000) if settings.allow_gpu_metrics else None
-        self._export: MetricsExport | None = None
-        self._lag = LoopLag()
-        self._connections = OpenConnections()
-        self._metrics = Metrics(
-            self.core.snapshots,
-            interval=settings.metrics_interval_ms / 1000,
-            limits=self._limits,
-            failures=self._failures,
-            lost_traces=lambda: self.tracer.lost_count,
-            lost_lines=self._lost_lines,
-            capture=self._capture,
-            keys=lambda: {} if self._keys is None else self._keys.ledger.usage(),
-            log_events=self._log_events,
-            loads=self.core.loads,
-            lag=self._lag,
-            connections=self._connections,
-            has_counters=settings.shows_metrics("counter_latencies"),
-            custom=custom.values,
-            has_cpu=settings.allow_cpu_metrics,
-            gpus=self._gpus,
-            residence=self.core.residence,
-            devices=devices,
-            exemplars=exemplars,
-            jobs=self._job_figures,
-            quotas=lambda: None if self._quotas is None else self._quotas.figures,
-            edges=lambda: () if self._edge_processes is None else self._edge_processes.readings(),
-        )
-        self._metrics_text = MetricsText(self._metrics.render)
-        self._shared_memory = SharedMemoryTable(allow_registration=settings.allow_client_shm)
-        self._responses = Responses(settings.openai_store_bytes, settings.openai_store_secs, self._failures)
+        self._parts = parts = ServerParts(settings, log)
+        self.core = parts.core
+        self.cache = parts.cache
+        self.tracer = parts.tracer
+        self.log = parts.log
+        self.addresses = parts.addresses
+        self._opening = Opening(parts)
         self._ending = Ending(
-            self.core, self._responses, drain_secs=settings.drain_secs, exit_timeout_secs=settings.exit_timeout_secs
+            self.core, parts.responses, drain_secs=settings.drain_secs, exit_timeout_secs=settings.exit_timeout_secs
         )
-        self._memory = RequestMemory(settings.request_memory())
-        self._console = live_console(settings, self.core, self._failures, self._failure_log, self._job_figures)
-        self._edge_processes = self._edge_processes_of(settings)
-        self._jobs: ServerJobs | None = None
-        self._keeping = JobKeeping(is_awaited=True)
         self._stop = trio.Event()
-        self._leaving = trio.Event()
-        self._close_edges = trio.Event()
-        self._close_relayed = trio.Event()  # the edges behind edge processes
-        self._close_metrics = trio.Event()
         self.listening = trio.Event()
         self.started = trio.Event()
         self._scope = trio.CancelScope()
-
-    def _log_events(self) -> Mapping[str, int]:
-        return self.log.events() if isinstance(self.log, ServerLog) else {}
-
-    def _lost_lines(self) -> Mapping[str, int]:
-        lost = {"server": self.log.lost} if isinstance(self.log, ServerLog) else {}
-        if (of_access := self._access.lost) is not None:
-            lost["access"] = of_access
-        return lost
 
     @property
     def models(self) -> Models:
@@ -269,9 +145,9 @@ class Server:
         Raises:
             Unsupported: it takes none (`jobs_store`).
         """
-        if self._jobs is None:
+        if self._parts.jobs is None:
             raise Unsupported("jobs need a place where they are kept: set jobs_store")
-        return Jobs(self._jobs, self.core, ANONYMOUS)
+        return Jobs(self._parts.jobs, self.core, ANONYMOUS)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Listen, load the models, and serve until `stop`; to be started by `await nursery.start(server.run)`.
@@ -289,12 +165,12 @@ class Server:
         poller = the_poller(self.settings.poller)
         with (
             poller.busy.limited_to(self.settings.busy_poll_seconds()),
-            log_tail(self._console),
+            log_tail(self._parts.console),
             self._scope,
         ):
             for notice in self.settings.notices():
                 logger.warning("%s", notice)
-            await check_repositories(self.settings, self._stores)
+            await check_repositories(self.settings, self._parts.stores)
             files = await self._read_files()
             reloader = await self._reloader()
             async with trio.open_nursery() as background:
@@ -306,10 +182,11 @@ class Server:
                             self._open_access_log()
                             await self._start_helpers(background)
                             self.core.holds_readiness = True  # until jobs are taken
-                            await self._open_services(files, nursery, metrics, background)
+                            await self._opening.open(files, nursery, metrics, background)
+                            self.listening.set()
                             await nursery.start(self.core.run)
-                            await self._start_jobs(files.keys, background)
-                            await self._wait_for_edges()
+                            await self._start_jobs(background)
+                            await self._opening.wait_for_edge_processes()
                             await self._start_serving()
                         except StartError as error:  # raised below, outside the nursery, after an orderly end
                             failure = error
@@ -319,17 +196,17 @@ class Server:
                                 background.start_soon(reloader.run)
                             task_status.started()
                             await self._stop.wait()
-                            if self._export is not None:
-                                await self._export.collect()
+                            if self._opening.export is not None:
+                                await self._opening.export.collect()
                             await self._ending.run(self._scope, background)
-                        self._close_edges.set()
-                    self._close_metrics.set()
+                        self._opening.close.set()
+                    self._opening.close_metrics.set()
                 background.cancel_scope.cancel()  # helpers without an end of their own
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(self._access.close)
-        self._failure_log.close()
-        self._shared_memory.close()
-        self._stores.cache.close()
+            await trio.to_thread.run_sync(self._parts.access.close)
+        self._parts.failure_log.close()
+        self._parts.shared_memory.close()
+        self._parts.stores.cache.close()
         if failure is not None:
             raise failure
         if self._scope.cancelled_caught and self.started.is_set():
@@ -345,7 +222,7 @@ class Server:
         if self._stop.is_set():
             return
         self._stop.set()
-        self._leaving.set()
+        self._parts.leaving.set()
         if self.started.is_set():
             self._ending.begin()  # from now on, not only when `run` gets its turn
         else:
@@ -364,12 +241,12 @@ class Server:
         """Made before the model is loaded, so that no change is missed."""
         if self.settings.model is None or not self.settings.reload:
             return None
-        reloader = Reloader(self.core, self.settings.model, self._failures)
+        reloader = Reloader(self.core, self.settings.model, self._parts.failures)
         await reloader.look()
         return reloader
 
     async def _start_helpers(self, background: trio.Nursery) -> None:
-        helpers = {"--trace-config": self.tracer, "--cache-config": self.cache, "--capture": self._capture}
+        helpers = {"--trace-config": self.tracer, "--cache-config": self.cache, "--capture": self._parts.capture}
         for option, helper in helpers.items():
             try:
                 if helper is not None:
@@ -381,38 +258,28 @@ class Server:
         """Go on in new files, after log files were moved away."""
         if isinstance(self.log, ServerLog):
             self.log.reopen()
-        self._access.reopen()
+        self._parts.access.reopen()
 
     def _open_access_log(self) -> None:
         try:
-            self._access.open(self.log.writers if isinstance(self.log, ServerLog) else ())
+            self._parts.access.open(self.log.writers if isinstance(self.log, ServerLog) else ())
         except OSError as error:
             file = self.settings.access_log.file
             raise StartError(f"cannot write the access log to '{file}': {error.strerror}; see --access-log") from None
 
-    def _job_figures(self) -> RunnerFigures | None:
-        return None if self._jobs is None else self._jobs.figures
-
-    async def _start_jobs(self, keys: KeysFile | None, background: trio.Nursery) -> None:
+    async def _start_jobs(self, background: trio.Nursery) -> None:
         try:
-            services = services_of_batches(self._shared(keys))
-            started = await start_jobs(self.settings, self.core, keys, services, self._failures, background)
+            services = services_of_batches(self._parts.shared())
+            started = await start_jobs(
+                self.settings, self.core, self._parts.keys, services, self._parts.failures, background
+            )
         except UnusableStore as error:
             raise StartError(f"{error}; see --jobs-store") from None
         except UnusableSecrets as error:
             raise StartError(f"the secrets of webhooks: {error}; see --jobs-webhook-secret-file") from None
-        self._jobs = self._ending.jobs = started.jobs
-        keeping = self._keeping
+        self._parts.jobs = self._ending.jobs = started.jobs
+        keeping = self._parts.keeping
         keeping.jobs, keeping.batches, keeping.is_awaited = started.jobs, started.batches, False
-
-    async def _wait_for_edges(self) -> None:
-        """Nobody is told that the server is ready before it can be reached."""
-        if self._edge_processes is None:
-            return
-        try:
-            await self._edge_processes.wait_serving()
-        except EdgeStartError as error:
-            raise StartError(f"{error}; see --edge-processes") from None
 
     async def _start_serving(self) -> None:
         """What is to be done when the models are loaded."""
@@ -421,143 +288,15 @@ class Server:
             check_loads(await self.core.repository_index(), self.settings)
         if self.settings.allow_vertex_ai:
             check_vertex_ai(await self.core.repository_index(ready=True), self.settings)
-        self._memory.limit = self.settings.request_memory()  # of what the models have left
+        self._parts.memory.limit = self.settings.request_memory()  # of what the models have left
         for word, address in self.addresses.items():
             logger.info("Started %s at %s", SERVICE_NAMES[word], address_text(address))
         self.core.holds_readiness = False
         self.started.set()
 
-    async def _open_services(
-        self, files: StartFiles, nursery: trio.Nursery, metrics: trio.Nursery, background: trio.Nursery
-    ) -> None:
-        """Before the models are loaded, so that whoever watches the server sees that it lives, and how far it is."""
-        if self._gpus is not None and self.settings.allow_metrics:
-            await background.start(self._gpus.run)
-        self._keys = files.keys
-        if self.settings.allow_metrics or self.settings.metrics_export_url:
-            background.start_soon(self._lag.run)
-        if self.settings.metrics_export_url:
-            self._export = self._metrics_export()
-            background.start_soon(self._export.run)
-        if files.keys is not None:
-            background.start_soon(files.keys.watch, self._failures)
-        await self._start_quotas(files.keys, background)
-        background.start_soon(self._responses.run)
-        if self._console is not None:
-            background.start_soon(self._console.sampler.run, self._leaving)
-        relayed = await self._open_edge_processes(nursery)
-        opening = edges(self.settings, replace(self._shared(files.keys), relayed=relayed), files.tls)
-        for word, edge in opening.items():
-            is_metrics = word == "metrics"
-            close = self._close_relayed if word in relayed else self._close_edges
-            close = self._close_metrics if is_metrics else close
-            self.addresses[word] = await self._open(word, edge, metrics if is_metrics else nursery, close)
-        if opening:
-            places = (f"{SERVICE_NAMES[word]} at {address_text(address)}" for word, address in self.addresses.items())
-            logger.info("Listening, and not ready until the models are loaded: %s", ", ".join(places))
-        self.listening.set()
-
-    def _edge_processes_of(self, settings: Settings) -> EdgeProcesses | None:
-        if not settings.edge_processes:
-            return None
-        return EdgeProcesses(
-            settings,
-            limits=self._limits,
-            failures=self._failures,
-            connections=self._connections,
-            memory=self._memory,
-            core=captured(self.core, self._capture),
-            tracer=self.tracer,
-            log_access=self._access.put_lines,
-            note_failed=partial(note_failed, self._console),
-        )
-
-    async def _open_edge_processes(self, nursery: trio.Nursery) -> Mapping[str, Arrivals]:
-        """Listen for what edge processes serve, and start them: where their connections to the core come from."""
-        processes = self._edge_processes
-        if processes is None:
-            return {}
-        found: dict[str, Arrivals] = {}
-        for word, address in self.settings.services().items():
-            if word not in OWN_WORDS:
-                with self._listening(word):
-                    await processes.open(word, address)
-                found[word] = processes.relayed(word)
-        self.core.models_changed = processes.models_changed
-        if self._keys is not None:
-            processes.take_keys(self._keys)
-            self._keys.on_change = processes.keys_changed
-        nursery.start_soon(self._run_edge_processes, processes)
-        return found
-
-    async def _run_edge_processes(self, processes: EdgeProcesses) -> None:
-        try:
-            await processes.run(self._leaving, self._close_edges)
-        finally:
-            self._close_relayed.set()
-
-    async def _start_quotas(self, keys: KeysFile | None, background: trio.Nursery) -> None:
-        try:
-            self._quotas = quota_exchange(self.settings, keys, self._failures)
-        except UnusableQuotaStore as error:
-            raise StartError(f"{error}; see --quota-store") from None
-        if self._quotas is not None:
-            await background.start(self._quotas.run)
-
-    def _metrics_export(self) -> MetricsExport:
-        try:
-            from trioton.metrics.export import MetricsExport
-        except ImportError as error:
-            raise StartError(
-                f"--metrics-export-url needs the extra 'trace' ({error}): pip install trioton[trace]"
-            ) from None
-        interval = self.settings.metrics_export_interval_ms / 1000
-        return MetricsExport(self._metrics.sources, self.settings.metrics_export_url, interval)
-
     async def _read_files(self) -> StartFiles:
         """Certificates and keys are read before the models, whose loading may take long."""
         return await trio.to_thread.run_sync(StartFiles.read, self.settings)
-
-    def _shared(self, keys: KeysFile | None) -> Shared:
-        return Shared(
-            core=captured(self.core, self._capture),
-            shared_memory=self._shared_memory,
-            limits=self._limits,
-            memory=self._memory,
-            log=self.log,
-            trace=self.tracer if self._edge_processes is None else self._edge_processes.tracing,
-            keys=keys,
-            leaving=self._leaving,
-            metrics=self._metrics_text,
-            connections=self._connections,
-            load_report=partial(load_report, self.core),
-            addresses=self.addresses,
-            failures=self._failures,
-            failure_log=self._failure_log,
-            access_log=self._access.log,
-            gen_ai=self._gen_ai,
-            responses=self._responses,
-            media=self._media,
-            console=self._console,
-            keeping=self._keeping,
-        )
-
-    async def _open(self, word: str, edge: Edge, nursery: trio.Nursery, close: trio.Event) -> Address:
-        with self._listening(word):
-            # Only the two that a client sees matter; an IPv6 address has more parts.
-            host, port, *_ = await nursery.start(edge, close)
-        return host, port
-
-    @contextmanager
-    def _listening(self, word: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            wanted = address_text(self.settings.services()[word])
-            raise StartError(
-                f"cannot listen on {wanted} for {SERVICE_NAMES[word]}: {_reason(error)}; "
-                f"choose another address with --{word}-address or --{word}-port"
-            ) from None
 
 
 @asynccontextmanager
@@ -573,15 +312,3 @@ async def open_server(settings: Settings) -> AsyncIterator[Server]:
         await nursery.start(server.run)
         yield server
         server.stop()
-
-
-def address_text(address: Address) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _reason(error: OSError) -> str:
-    """Why an address cannot be had, in the system's words."""
-    if isinstance(error, socket.gaierror) or not error.errno:
-        return error.strerror or str(error)
-    return os.strerror(error.errno)

@@ -19,7 +19,8 @@ import trio
 from protocol.http.routes import CONSOLE
 from tests.e2e.repository import add_add_sub
 from tests.trioton.test_server import add_sub_request, settings
-from trioton.server import Server, address_text, open_server
+from trioton.server import Server, open_server
+from trioton.service_names import address_text
 
 pytestmark = pytest.mark.slow
 

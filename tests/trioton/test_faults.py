@@ -30,7 +30,8 @@ from tritonclient.utils import InferenceServerException
 
 from trioton.cli import settings_from
 from trioton.run import run_settings
-from trioton.server import Server, address_text
+from trioton.server import Server
+from trioton.service_names import address_text
 from trioton.settings import Settings
 
 pytestmark = pytest.mark.slow

@@ -22,7 +22,8 @@ from tests.e2e.repository import add_add_sub, add_types
 from tests.trioton.test_server import settings
 from trioton.load_report import FAMILY, cache_report
 from trioton.metrics.custom import is_own_name
-from trioton.server import address_text, open_server
+from trioton.server import open_server
+from trioton.service_names import address_text
 
 Blocks = dict[str, float]
 

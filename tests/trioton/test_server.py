@@ -23,7 +23,8 @@ from protocol.messages import InferenceRequest, Tensor
 from protocol.reactor.drivers import InlineDriver, PollerKind, TaskDriver, the_poller
 from tests.e2e.repository import add_add_sub, copy_python_model
 from trioton.job_service import StartedJobs, start_jobs
-from trioton.server import Server, StartError, address_text, open_server
+from trioton.server import Server, StartError, open_server
+from trioton.service_names import address_text
 from trioton.settings import Settings
 
 pytestmark = pytest.mark.slow

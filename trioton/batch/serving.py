@@ -61,7 +61,7 @@ class _Server(Server):
     """One that runs lines of OpenAI's batch files, too, without an edge."""
 
     def line_executor(self) -> LineExecutor:
-        services = services_of_batches(self._shared(None))
+        services = services_of_batches(self._parts.shared())
         return line_executor(self.settings, self.core, services)
 
 

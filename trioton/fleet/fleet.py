@@ -46,7 +46,7 @@ from trioton.fleet.scaler import Scaler
 from trioton.fleet.supervisor import Supervisor
 from trioton.fleet.words import ServerWords
 from trioton.metrics.exposition import Exposition
-from trioton.server import SERVICE_NAMES, address_text
+from trioton.service_names import SERVICE_NAMES, address_text
 from trioton.settings import ANY_ADDRESSES, Address, Settings
 
 logger = logging.getLogger("trioton.fleet")

@@ -39,7 +39,7 @@ def found(text: str, name: str, **labels: str) -> dict[str, float]:
 
 
 def shown(server: Server, name: str, **labels: str) -> dict[str, float]:
-    return found(text_of(server._metrics), name, **labels)
+    return found(text_of(server._parts.metrics), name, **labels)
 
 
 MODEL = """

@@ -28,7 +28,7 @@ async def test_only_tritons_names_are_found_fault_with(one: Path) -> None:
     """They have microseconds, and counters without `_total`; ours have neither."""
     everything = tuple(map(metric_setting, ("histogram_latencies=true", "summary_latencies=true")))
     async with open_server(settings(one, metrics_config=everything)) as server:
-        text = text_of(server._metrics)
+        text = text_of(server._parts.metrics)
     assert PROMTOOL is not None
     found = subprocess.run(  # noqa: ASYNC221 (nothing else runs here)
         [PROMTOOL, "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False

@@ -70,6 +70,6 @@ async def test_a_model_has_at_most_two_kilobytes(repository: Path) -> None:
         for model in CONFIGS:
             for number in range(1, 21):
                 await server.core.infer(request_of(model, number))
-        lines = text_of(server._metrics).splitlines(keepends=True)
+        lines = text_of(server._parts.metrics).splitlines(keepends=True)
     sizes = {model: sum(len(line) for line in lines if f'model="{model}"' in line) for model in CONFIGS}
     assert all(1000 < size < MOST_BYTES for size in sizes.values()), sizes
