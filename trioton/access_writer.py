@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 
 from protocol.log.access_log import AccessLog
+from trioton.flags.logging import AccessLogFlag
 from trioton.log.places import LogFile, LogStream
 from trioton.log.writer import CLOSE_SECONDS, LogWriter
-from trioton.logging_flags import AccessLogFlag
 
 
 class AccessWriter:

@@ -13,16 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from trioton.demo_flags import DemoSettings
-from trioton.flags import (
+from trioton.flags.demo import DemoSettings
+from trioton.flags.fields import (
     Flag,
     UsageError,
     read_arguments,
     rows,
 )
+from trioton.flags.openai import OPENAI
 from trioton.help import ALL, USAGE_OF_FLAGS, command_help, overview
 from trioton.imports import imports
-from trioton.openai_flags import OPENAI
 from trioton.serve_words import ESCAPE_VARIABLE, escapes_log, serve_table, settings_from
 from trioton.settings import BATCH, FLEET, FRONTEND, GROUPS, RUN, Settings
 from trioton.standard_streams import provide_standard_streams

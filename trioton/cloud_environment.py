@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trioton.flags import Flag, parse_value
+from trioton.flags.fields import Flag, parse_value
 
 _VARIABLES = {
     "SAGEMAKER_TRITON_PING_MODE": "sagemaker-ping-mode",

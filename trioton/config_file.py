@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trioton.flags import Flag, UsageError, parse_value
+from trioton.flags.fields import Flag, UsageError, parse_value
 
 # What no file can say: which file is read.
 CONFIG_FLAG = "config"

@@ -11,9 +11,9 @@ from actors.core.server_core import ControlMode, CoreSettings
 from repository.layout import Repository
 from repository.stores.store_repository import Stores
 from repository.stores.urls import StoreUrl
-from trioton.server_flags import BackendSetting, backend_settings
+from trioton.flags.server import BackendSetting, backend_settings
+from trioton.flags.store import repository_place
 from trioton.settings import Settings
-from trioton.store_flags import repository_place
 
 
 def _open_repository(stores: Stores, text: str) -> Repository:

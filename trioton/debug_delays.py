@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from actors.scheduling.batching.held import SchedulerHold
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 
 # Each variable's field. Where a field has several, Triton has them at steps that are one here, and they add up.
 VARIABLES = {

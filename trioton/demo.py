@@ -19,7 +19,7 @@ from pathlib import Path
 
 import trio
 
-from trioton.demo_flags import DemoSettings
+from trioton.flags.demo import DemoSettings
 from trioton.log.server_log import logging_to
 from trioton.process import STOP_SIGNALS, end_process
 from trioton.server import ExitTimeoutExpired, Server, StartError

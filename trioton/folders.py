@@ -14,7 +14,7 @@ from protocol.errors import InvalidArgument
 from repository.layout import ModelDirectory, check_model_name
 from repository.model_folders import FolderKind, folder_kind, gguf_file, is_bare_model
 from repository.text_files import TOKENIZER
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 # A folder of the hub's cache: models--<owner>--<name>/snapshots/<commit>.

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from itertools import groupby
 
-from trioton.flags import ENVIRONMENT_PREFIX, ENVIRONMENT_SEPARATOR, Flag, UsageError
+from trioton.flags.fields import ENVIRONMENT_PREFIX, ENVIRONMENT_SEPARATOR, Flag, UsageError
 from trioton.settings import GROUPS
 
 WIDTH = 80

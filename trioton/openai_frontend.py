@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trioton.debug_delays import debug_delays
-from trioton.flags import (
+from trioton.flags.fields import (
     INTEGER,
     PATH,
     STRING,
@@ -28,7 +28,7 @@ from trioton.flags import (
     rows,
     switch,
 )
-from trioton.openai_flags import chat_template, tokenizer_folder, tool_parser
+from trioton.flags.openai import chat_template, tokenizer_folder, tool_parser
 from trioton.settings import FRONTEND, Settings
 
 _THREE_WORDS = "--openai-restricted-api"

@@ -18,10 +18,10 @@ from repository.layout import CONFIG_FILE, ModelDirectory, find_models, first_ve
 from repository.model_folders import is_bare_model
 from repository.pbtxt import parse_pbtxt
 from trioton.debug_delays import debug_delays
-from trioton.flags import Flag, UsageError, flag, read_environment, read_words, rows, switch
-from trioton.server_flags import BackendSetting
+from trioton.flags.fields import Flag, UsageError, flag, read_environment, read_words, rows, switch
+from trioton.flags.server import BackendSetting
+from trioton.flags.store import local_path
 from trioton.settings import RUN, Settings
-from trioton.store_flags import local_path
 
 # Flags of a server of whole repositories: here the model is the command's argument.
 _NOT_HERE = frozenset({"model-repository", "model-control-mode", "repository-poll-secs", "load-model"})

@@ -13,11 +13,11 @@ from repository.stores.urls import StoreUrl
 from trioton.cloud_environment import cloud_defaults, cloud_repository
 from trioton.config_file import CONFIG_FLAG, read_config_file
 from trioton.debug_delays import debug_delays
-from trioton.flags import PATH, Flag, UsageError, filesystem_path, flag, read_environment, read_words, rows
+from trioton.flags.fields import PATH, Flag, UsageError, filesystem_path, flag, read_environment, read_words, rows
+from trioton.flags.server import SERVER
+from trioton.flags.store import repository_place
 from trioton.folders import folder_of_word, served_folder
-from trioton.server_flags import SERVER
 from trioton.settings import Settings
-from trioton.store_flags import repository_place
 from trioton.tools.layout_checks import place_findings
 
 # Triton's own variable: 0 shows log messages as they are, without quotes and escapes.

@@ -48,7 +48,7 @@ from protocol.server_settings import LogControl, LogSettings
 from trioton.console import log_tail
 from trioton.edges import services_of_batches
 from trioton.ending import Ending, ExitTimeoutExpired
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 from trioton.in_process import Models
 from trioton.job_service import start_jobs
 from trioton.job_webhooks import UnusableSecrets

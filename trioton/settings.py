@@ -11,26 +11,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from trioton.capture_flags import CAPTURE, CaptureFlags
-from trioton.cloud_flags import CLOUD, CloudFlags
-from trioton.compatibility_flags import COMPATIBILITY, CompatibilityFlags
 from trioton.debug_delays import DebugDelays
-from trioton.demo_flags import DEMO
-from trioton.device_flags import DEVICES, DeviceFlags
-from trioton.flags import UsageError, read_arguments, rows
-from trioton.grpc_flags import GRPC, GrpcFlags
-from trioton.http_flags import HTTP, HttpFlags
-from trioton.job_flags import JOBS, JobFlags
-from trioton.job_webhook_flags import JobWebhookFlags
-from trioton.loading_flags import LOADING, LoadingFlags
-from trioton.logging_flags import LOGGING, LoggingFlags
-from trioton.metrics_flags import METRICS, MetricsFlags, skipped_quantiles
-from trioton.openai_flags import OPENAI, OpenAIFlags
-from trioton.quota_flags import QuotaFlags
-from trioton.scheduling_flags import SCHEDULING, SchedulingFlags
-from trioton.server_flags import SERVER, ServerFlags
-from trioton.store_flags import STORES, StoreFlags
-from trioton.trace_flags import TRACING, TraceFlags
+from trioton.flags.capture import CAPTURE, CaptureFlags
+from trioton.flags.cloud import CLOUD, CloudFlags
+from trioton.flags.compatibility import COMPATIBILITY, CompatibilityFlags
+from trioton.flags.demo import DEMO
+from trioton.flags.device import DEVICES, DeviceFlags
+from trioton.flags.fields import UsageError, read_arguments, rows
+from trioton.flags.grpc import GRPC, GrpcFlags
+from trioton.flags.http import HTTP, HttpFlags
+from trioton.flags.job import JOBS, JobFlags
+from trioton.flags.job_webhook import JobWebhookFlags
+from trioton.flags.loading import LOADING, LoadingFlags
+from trioton.flags.logging import LOGGING, LoggingFlags
+from trioton.flags.metrics import METRICS, MetricsFlags, skipped_quantiles
+from trioton.flags.openai import OPENAI, OpenAIFlags
+from trioton.flags.quota import QuotaFlags
+from trioton.flags.scheduling import SCHEDULING, SchedulingFlags
+from trioton.flags.server import SERVER, ServerFlags
+from trioton.flags.store import STORES, StoreFlags
+from trioton.flags.trace import TRACING, TraceFlags
 
 Address: TypeAlias = tuple[str, int]
 """A host's name or address, and a port."""

@@ -14,7 +14,7 @@ from protocol.core import ModelIndex
 from protocol.errors import ServerError
 from repository.stores.store_repository import StoreRepository, Stores
 from repository.stores.urls import StoreUrl
-from trioton.cloud_flags import vertex_ai_failure
+from trioton.flags.cloud import vertex_ai_failure
 from trioton.settings import Settings
 
 logger = logging.getLogger("trioton.server")

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from trioton.cli import exit_code, groups_asked_for, serve_process, serve_table, settings_from, taken_words
-from trioton.flags import UnknownFlag, UsageError, boolean
+from trioton.flags.fields import UnknownFlag, UsageError, boolean
 from trioton.help import ALL, command_help
 from trioton.version import version_text
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trioton.cli import serve_table
-from trioton.flags import read_words
+from trioton.flags.fields import read_words
 
 UNIT = Path(__file__).parent.parent.parent / "deploy" / "systemd" / "trioton.service"
 ANALYZE = shutil.which("systemd-analyze")

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from trioton.cli import COMMANDS, ESCAPE_VARIABLE, PIPE_CLOSED, main, settings_from
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
+from trioton.flags.server import BackendSetting
 from trioton.imports import imports
-from trioton.server_flags import BackendSetting
 from trioton.version import commit
 
 

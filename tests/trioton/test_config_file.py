@@ -8,7 +8,7 @@ import pytest
 
 from trioton.cli import serve_table, settings_from
 from trioton.config_file import CONFIG_FLAG, read_config_file
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 
 
 def write(folder: Path, text: str) -> Path:

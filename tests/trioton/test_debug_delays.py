@@ -17,7 +17,7 @@ from protocol.messages import InferenceRequest, InferenceResponse
 from trioton.cli import settings_from
 from trioton.debug_delays import VARIABLES, DebugDelays, debug_delays
 from trioton.delayed_core import DelayedCore
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 from trioton.run import run_settings
 
 REQUEST = InferenceRequest("m", [])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trioton.cli import settings_from
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 from trioton.folders import folder_name, folder_of_word
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.backends.engines.models import write_model
 from tests.trioton.test_server import settings
+from trioton.flags.trace import trace_option
 from trioton.server import Server, open_server
-from trioton.trace_flags import trace_option
 
 pytest.importorskip("opentelemetry.sdk", reason="needs the extra trace")
 

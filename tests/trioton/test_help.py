@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trioton.demo_flags import DEMO
-from trioton.flags import rows
+from trioton.flags.demo import DEMO
+from trioton.flags.fields import rows
 from trioton.help import WIDTH, command_help
 from trioton.settings import BATCH, FLEET, FRONTEND, GROUPS, RUN, TOOLS, Settings
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trioton.flags import UsageError, read_arguments, rows
+from trioton.flags.fields import UsageError, read_arguments, rows
 from trioton.host_policies import HostPolicySetting, host_policy_setting, parse_cores, resolve_host_policies
 from trioton.settings import Settings
 

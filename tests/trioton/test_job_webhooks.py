@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from protocol.outgoing.hosts import HostRule
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 from trioton.job_webhooks import UnusableSecrets, read_secrets
 from trioton.settings import Settings
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from protocol.http.settings import Interface
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 from trioton.openai_frontend import frontend_settings
 from trioton.settings import Settings
 

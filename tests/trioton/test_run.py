@@ -8,9 +8,9 @@ import pytest
 
 from repository.layout import ModelDirectory
 from trioton.cli import main
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
+from trioton.flags.server import BackendSetting
 from trioton.run import find_run_model, run_settings
-from trioton.server_flags import BackendSetting
 
 CONFIG = 'name: "named" backend: "python"\n'
 

@@ -160,7 +160,7 @@ def test_how_sockets_are_waited_for_can_be_set(one: Path, kind: PollerKind) -> N
 def test_a_server_with_one_core_leaves_it_to_its_workers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cores: float, seconds: float
 ) -> None:
-    monkeypatch.setattr("trioton.server_flags.core_count", lambda: cores)
+    monkeypatch.setattr("trioton.flags.server.core_count", lambda: cores)
     assert settings(tmp_path).busy_poll_seconds() == seconds
     assert settings(tmp_path, busy_poll_microseconds=50).busy_poll_seconds() == 50e-6
 

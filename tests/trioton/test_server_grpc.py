@@ -17,7 +17,7 @@ import trustme
 from tritonclient.utils import InferenceServerException, shared_memory
 
 from tests.e2e.repository import add_add_sub
-from trioton.flags import read_arguments, rows
+from trioton.flags.fields import read_arguments, rows
 from trioton.server import Server, StartError, open_server
 from trioton.service_names import address_text
 from trioton.settings import Settings

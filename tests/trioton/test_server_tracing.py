@@ -17,10 +17,10 @@ from protocol.errors import NotFound
 from protocol.messages import InferenceRequest, Tensor
 from protocol.server_settings import LogSettings
 from tests.e2e.repository import add_add_sub
+from trioton.flags.trace import trace_option
 from trioton.log.server_log import ServerLog
 from trioton.server import Server, StartError, open_server
 from trioton.settings import Settings
-from trioton.trace_flags import trace_option
 
 
 def settings(repository: Path, *options: str) -> Settings:

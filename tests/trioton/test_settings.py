@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from trioton.demo_flags import DemoSettings
-from trioton.flags import UsageError, rows, seconds
+from trioton.flags.demo import DemoSettings
+from trioton.flags.fields import UsageError, rows, seconds
 from trioton.settings import Settings
 
 MODELS = (Path("/models"),)

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException, shared_memory
 
 from tests.e2e.repository import save
-from trioton.flags import read_arguments, rows
+from trioton.flags.fields import read_arguments, rows
 from trioton.server import Server, open_server
 from trioton.service_names import address_text
 from trioton.settings import Settings

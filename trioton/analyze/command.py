@@ -26,9 +26,9 @@ from trioton.analyze.journal import JOURNAL
 from trioton.analyze.results.configs import difference, write_config
 from trioton.analyze.results.findings import DEFAULT_NAME, Findings, read_json
 from trioton.analyze.results.texts import as_text
-from trioton.flags import Flag, UsageError, read_environment, read_words, rows
+from trioton.flags.fields import Flag, UsageError, read_environment, read_words, rows
+from trioton.flags.store import local_path
 from trioton.perf.caller import DataError, TargetError
-from trioton.store_flags import local_path
 
 CANNOT_RUN, NONE_KEEPS_THE_BOUND = 1, 3
 APPLY = "apply"

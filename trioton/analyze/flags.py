@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trioton.analyze.search.aim import Objective
-from trioton.flags import INTEGER, PATH, choice, filesystem_path, flag, integer, repeatable, switch
+from trioton.flags.fields import INTEGER, PATH, choice, filesystem_path, flag, integer, repeatable, switch
 from trioton.perf.bounds import LatencyBound, latency_bound
 from trioton.perf.data.inputs import GivenShape, given_shape
 from trioton.settings import TOOLS

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from trioton.analyze.search.candidates import Outcome, Trial
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 
 JOURNAL = "journal.jsonl"
 _MOST_BYTES = 256 << 20

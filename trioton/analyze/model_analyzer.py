@@ -14,7 +14,7 @@ from typing import Any
 
 from trioton.analyze.flags import AnalyzeFlags
 from trioton.analyze.search.aim import Objective
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 from trioton.perf.bounds import LatencyBound
 
 _LATENCIES = {"perf_latency_avg": None, "perf_latency_p90": 90.0, "perf_latency_p95": 95.0, "perf_latency_p99": 99.0}

@@ -12,7 +12,7 @@ from repository.json_form import to_json_form
 from repository.layout import Repository, find_model
 from repository.model_config import ModelConfig, ModelDynamicBatching
 from repository.pbtxt import parse_pbtxt
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 
 
 def batched_config(repositories: Sequence[Repository], model: str, size: int) -> str:

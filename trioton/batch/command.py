@@ -26,7 +26,7 @@ from trioton.batch.places import OutputPlace, States, output_place
 from trioton.batch.progress import report
 from trioton.batch.serving import BatchJob, Serving
 from trioton.batch.state import Identity, State, UnusableState, check_identity
-from trioton.flags import Flag, UsageError, read_environment, read_words, rows
+from trioton.flags.fields import Flag, UsageError, read_environment, read_words, rows
 from trioton.folders import folder_of_word, served_folder
 from trioton.log.server_log import logging_to
 from trioton.run import find_run_model

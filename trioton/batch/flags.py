@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from protocol.jobs.source import OUTPUT_FORMATS, DataFormat
 from trioton.batch.input import Shard
-from trioton.flags import INTEGER, choice, flag, integer, seconds, switch
+from trioton.flags.fields import INTEGER, choice, flag, integer, seconds, switch
 from trioton.settings import BATCH
 
 

@@ -28,8 +28,8 @@ from trioton.convert.plan import Plan, plan_of, wanted_targets
 from trioton.convert.processes import Limits, Processes
 from trioton.convert.report import Report, as_json, as_text
 from trioton.convert.sources import find_source
-from trioton.flags import Flag, UsageError
-from trioton.store_flags import local_path
+from trioton.flags.fields import Flag, UsageError
+from trioton.flags.store import local_path
 from trioton.tools.adding import Added, add_model
 from trioton.tools.flags import ToolFlags, parse_words, tool_table
 from trioton.tools.model_sources import GivenModel

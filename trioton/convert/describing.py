@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from protocol.datatypes import from_numpy_dtype
 from trioton.convert.tensors import Array, Description, TensorSpec
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 
 DEFAULT_BATCH = 8
 

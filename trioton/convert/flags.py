@@ -8,7 +8,18 @@ from pathlib import Path
 from trioton.convert.choice import Bound, given_bound
 from trioton.convert.targets import AS_IS, TARGETS
 from trioton.convert.tensors import TensorSpec
-from trioton.flags import INTEGER, PATH, choice, filesystem_path, flag, integer, repeatable, seconds, share, switch
+from trioton.flags.fields import (
+    INTEGER,
+    PATH,
+    choice,
+    filesystem_path,
+    flag,
+    integer,
+    repeatable,
+    seconds,
+    share,
+    switch,
+)
 from trioton.settings import TOOLS
 from trioton.tools.model_sources import tensor_words
 

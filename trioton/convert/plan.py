@@ -14,7 +14,7 @@ from typing import Any
 from trioton.convert.sources import Source, SourceKind
 from trioton.convert.targets import AS_IS, DEFAULTS, SERVED, TARGETS, TO_ONNX, Target, refusal
 from trioton.convert.tolerances import Precision
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 
 ONNX = "onnx"
 

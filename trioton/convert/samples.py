@@ -12,7 +12,7 @@ import numpy as np
 
 from protocol.datatypes import BY_PROTOCOL_NAME, DataType
 from trioton.convert.tensors import Array, Arrays, Description, TensorSpec
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 
 # More than these prove little more, and each is computed in float64.
 MOST_ROWS = 256

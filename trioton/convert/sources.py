@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 from trioton.tools.file_kinds import forest_filename
 from trioton.tools.model_sources import name_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 from trioton.fleet.flags import FleetFlags
 from trioton.fleet.listening import FRONT_FLAGS
 from trioton.serve_words import serve_table

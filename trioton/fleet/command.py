@@ -12,7 +12,7 @@ from pathlib import Path
 
 import trio
 
-from trioton.flags import Flag, UsageError
+from trioton.flags.fields import Flag, UsageError
 from trioton.fleet.balancer import CannotBalance
 from trioton.fleet.driver import CannotStart
 from trioton.fleet.flags import FleetFlags

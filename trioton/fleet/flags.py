@@ -9,7 +9,18 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from trioton.flags import INTEGER, PATH, UsageError, choice, filesystem_path, flag, integer, port, repeatable, seconds
+from trioton.flags.fields import (
+    INTEGER,
+    PATH,
+    UsageError,
+    choice,
+    filesystem_path,
+    flag,
+    integer,
+    port,
+    repeatable,
+    seconds,
+)
 from trioton.fleet.gpus import gpus_per_replica
 from trioton.settings import FLEET
 

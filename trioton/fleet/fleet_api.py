@@ -16,7 +16,7 @@ import trio
 from protocol.errors import Forbidden, InvalidArgument, NotFound, Unauthenticated
 from protocol.http.errors import Conflict, MethodNotAllowed
 from protocol.http.reply import Reply, json_reply
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 from trioton.fleet.checks import check_change, check_settings
 from trioton.fleet.everywhere import Everywhere
 from trioton.fleet.flags import FleetFlags

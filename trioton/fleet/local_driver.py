@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import trio
 
 from backends.devices.machine import VISIBLE_DEVICES
-from trioton.flags import ENVIRONMENT_PREFIX
+from trioton.flags.fields import ENVIRONMENT_PREFIX
 from trioton.fleet.driver import Address, CannotStart, Driver, Running
 from trioton.fleet.gpus import GpuShares, NoGpus
 from trioton.fleet.listening import FRONT_FLAGS, THIS_INSTALLATION, free_address, listening

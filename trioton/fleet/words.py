@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from trioton.flags import UsageError, parse_value, read_environment, rows, separate_words
+from trioton.flags.fields import UsageError, parse_value, read_environment, rows, separate_words
 from trioton.fleet.flags import FleetFlags
 from trioton.serve_words import serve_table, settings_from
 from trioton.settings import Settings

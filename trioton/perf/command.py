@@ -18,7 +18,7 @@ from pathlib import Path
 import trio
 
 from protocol.errors import ServerError
-from trioton.flags import Flag, UsageError, read_environment, read_words, rows
+from trioton.flags.fields import Flag, UsageError, read_environment, read_words, rows
 from trioton.log.server_log import logging_to
 from trioton.perf.arrivals import Arrivals, Listed, Poisson, recorded
 from trioton.perf.bounds import Bound

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.messages import ParameterValue
-from trioton.flags import (
+from trioton.flags.fields import (
     INTEGER,
     PATH,
     STRING,

@@ -14,7 +14,7 @@ from repository.backend_fields import PYTHON_RUNTIME
 from repository.json_form import to_json_form
 from repository.layout import ModelDirectory, first_version_directory
 from repository.loader import read_config
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 from trioton.run import find_run_model
 
 PathLike: TypeAlias = str | os.PathLike[str]

@@ -21,7 +21,7 @@ from protocol.errors import Internal, InvalidArgument, ServerError
 from repository.layout import CONFIG_FILE, ModelDirectory, check_model_name, find_models, version_directories
 from repository.model_config import ModelConfig
 from repository.readable_pbtxt import format_readable, without_defaults
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 from trioton.tools.flags import ToolFlags
 from trioton.tools.layout_checks import REPLACED, STAGING_PREFIX
 from trioton.tools.model_sources import GivenModel

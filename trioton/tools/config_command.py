@@ -13,9 +13,9 @@ from repository.json_form import to_json_form
 from repository.layout import ModelDirectory, find_models
 from repository.model_config import ModelConfig
 from repository.pbtxt import format_pbtxt
-from trioton.flags import Flag, UsageError
+from trioton.flags.fields import Flag, UsageError
+from trioton.flags.store import local_path
 from trioton.run import find_run_model
-from trioton.store_flags import local_path
 from trioton.tools.flags import OutputFlags, ToolFlags, parse_words, tool_table
 from trioton.tools.prepared import PreparedModels, model_loader
 from trioton.tools.quiet import without_log

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from backends.engines.conversion.cache import Entry
 from backends.engines.conversion.converted import cache_of
 from repository.model_folders import OPENVINO_ENGINE
-from trioton.flags import UsageError, flag, integer
-from trioton.server_flags import backend_settings
+from trioton.flags.fields import UsageError, flag, integer
+from trioton.flags.server import backend_settings
 from trioton.settings import TOOLS
 from trioton.tools.flags import OutputFlags, parse_words
 

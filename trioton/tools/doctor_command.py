@@ -12,8 +12,8 @@ from pathlib import Path
 import trio
 
 from repository.layout import DUPLICATE_MODEL, ModelDirectory, find_models
-from trioton.flags import Flag, UsageError
-from trioton.store_flags import local_path
+from trioton.flags.fields import Flag, UsageError
+from trioton.flags.store import local_path
 from trioton.tools.findings import Finding, Report
 from trioton.tools.flags import OutputFlags, ToolFlags, parse_words, tool_table
 from trioton.tools.layout_checks import repository_findings

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trioton.flags import Flag, FlagHolder, read_environment, read_words, rows, switch
-from trioton.server_flags import BackendSetting
+from trioton.flags.fields import Flag, FlagHolder, read_environment, read_words, rows, switch
+from trioton.flags.server import BackendSetting
 from trioton.settings import TOOLS, Settings
 
 # Of a server's flags.

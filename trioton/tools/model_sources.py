@@ -24,7 +24,7 @@ from repository.model_config import ModelConfig, ModelInput, ModelOutput
 from repository.model_folders import ENGINE_ARGUMENTS, GPU_ENGINE, is_bare_model, model_files
 from repository.pbtxt import parse_pbtxt
 from repository.warmup_data import WARMUP_DIRECTORY
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 from trioton.folders import folder_name
 from trioton.tools.file_kinds import FOREST_BACKEND, forest_filename, way_out
 

@@ -18,7 +18,7 @@ from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument, NotFound, ServerError
 from protocol.messages import LATEST_VERSION
 from repository.layout import ModelDirectory
-from trioton.server_flags import backend_settings
+from trioton.flags.server import backend_settings
 from trioton.tools.flags import ToolFlags
 
 

@@ -16,10 +16,10 @@ from repository.json_form import to_json_form
 from repository.layout import CONFIG_FILE
 from repository.model_config import ModelConfig, ModelInput, ModelOutput
 from repository.text_models import text_tensors
-from trioton.flags import Flag, UsageError, filesystem_path, flag, integer, repeatable, rows, switch
+from trioton.flags.fields import Flag, UsageError, filesystem_path, flag, integer, repeatable, rows, switch
+from trioton.flags.store import local_path
 from trioton.folders import folder_of_word
 from trioton.settings import TOOLS
-from trioton.store_flags import local_path
 from trioton.tools.adding import Added, add_model
 from trioton.tools.conversions_command import ConversionFlags, run_conversions
 from trioton.tools.flags import OutputFlags, parse_words, tool_table

@@ -14,7 +14,7 @@ from trioton.analyze.search.aim import Aim, Objective
 from trioton.analyze.search.candidates import Outcome, Trial
 from trioton.analyze.search.plan import Plan
 from trioton.analyze.search.verdict import judge
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 
 IDENTITY = {"model": "m", "latency": "p99:20ms", "seed": 0}
 BUDGET = 120.0

@@ -8,7 +8,7 @@ import pytest
 
 from trioton.analyze.flags import AnalyzeFlags
 from trioton.analyze.model_analyzer import read_model_analyzer
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 from trioton.perf.bounds import LatencyBound
 
 pytest.importorskip("yaml", reason="PyYAML is not installed")

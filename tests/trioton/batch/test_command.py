@@ -11,7 +11,7 @@ from protocol.jobs.source import DataFormat
 from repository.stores.urls import StoreUrl
 from trioton.batch.command import batch_job
 from trioton.cli import main
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 
 CONFIG = """
 backend: "python"

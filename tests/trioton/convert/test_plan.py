@@ -8,7 +8,7 @@ from trioton.convert.plan import plan_of, wanted_targets
 from trioton.convert.sources import Source, SourceKind
 from trioton.convert.targets import AS_IS, DEFAULTS, TARGETS, refusal
 from trioton.convert.tolerances import Precision
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 
 NET = Source(SourceKind.MODULE, "/home/net.py", "make")
 GRAPH = Source(SourceKind.ONNX, "/home/graph.onnx")

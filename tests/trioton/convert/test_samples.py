@@ -13,7 +13,7 @@ import pytest
 from trioton.convert.describing import described
 from trioton.convert.samples import MOST_ROWS, random_rows, read_json, read_npz, rows_of_arrays
 from trioton.convert.tensors import Description, TensorSpec
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 
 TEXTS = Description((TensorSpec("ids", "INT64", ("tokens",)), TensorSpec("mask", "INT64", ("tokens",))), True)
 IMAGE = Description((TensorSpec("x", "FP32", (2, 2)),), True)

@@ -9,7 +9,7 @@ import pytest
 
 from trioton.convert.sources import SourceKind, find_source
 from trioton.convert.watching import WatchedFiles, files_of
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 
 
 def archive(path: Path, *names: str) -> Path:

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 from trioton.fleet.checks import check_settings
 from trioton.fleet.driver import CannotStart
 from trioton.fleet.fleet import ray_options

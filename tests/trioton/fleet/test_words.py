@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 from trioton.fleet.checks import check_change, check_settings
 from trioton.fleet.flags import Probe, Signal
 from trioton.fleet.words import ServerWords, fleet_words

@@ -22,7 +22,7 @@ from tests.e2e.client import Client
 from tests.e2e.server_process import TIMEOUT_SECONDS, ServerProcess
 from tests.trioton.metrics.texts import text_of
 from tests.trioton.test_server import settings
-from trioton.metrics_flags import metric_setting
+from trioton.flags.metrics import metric_setting
 from trioton.server import Server, open_server
 
 pytestmark = pytest.mark.slow

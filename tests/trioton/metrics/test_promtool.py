@@ -12,7 +12,7 @@ import pytest
 from tests.trioton.metrics.texts import text_of
 from tests.trioton.test_server import one as one_model
 from tests.trioton.test_server import settings
-from trioton.metrics_flags import metric_setting
+from trioton.flags.metrics import metric_setting
 from trioton.server import open_server
 
 one = one_model

@@ -10,8 +10,8 @@ import pytest
 from protocol.messages import InferenceRequest, Tensor
 from tests.trioton.metrics.texts import text_of
 from tests.trioton.test_server import settings
+from trioton.flags.server import BackendSetting
 from trioton.server import open_server
-from trioton.server_flags import BackendSetting
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tests.e2e.repository import add_add_sub
 from tests.trioton.test_server import settings
 from tests.trioton.test_server_tracing import infer
+from trioton.flags.trace import trace_option
 from trioton.server import Server, open_server
-from trioton.trace_flags import trace_option
 
 pytest.importorskip("opentelemetry.sdk", reason="needs the extra trace")
 

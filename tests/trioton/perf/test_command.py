@@ -12,7 +12,7 @@ import pytest
 
 from tests.trioton.perf.repository import write_models
 from tests.trioton.perf.test_measurement import a_slice, steady
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 from trioton.perf.arrivals import Bursty, Constant, Listed
 from trioton.perf.bounds import bounds
 from trioton.perf.command import (

@@ -18,7 +18,7 @@ from trioton.analyze.live.proposals import FULL, Current, Proposal, as_lines, pr
 from trioton.analyze.live.traces import read_traces
 from trioton.analyze.live.verify import Verified, verify
 from trioton.analyze.live.watch import current_of, models_of, watch
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 from trioton.perf.caller import DataError, TargetError
 from trioton.perf.data.generated import Generated
 from trioton.perf.data.model_data import ModelData

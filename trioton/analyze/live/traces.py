@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 
 _MOST_BYTES = 512 << 20
 _STARTS = ("HTTP_RECV_START", "GRPC_WAITREAD_END", "REQUEST_START")

@@ -16,7 +16,7 @@ from trioton.analyze.bench.http_client import HttpClient
 from trioton.analyze.bench.server import RunningServer, running_server, server_words
 from trioton.analyze.space.facts import Facts
 from trioton.analyze.space.model_space import model_space
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 from trioton.perf.arrivals import Listed, recorded
 from trioton.perf.data.model_data import ModelData
 from trioton.perf.load import Open

@@ -13,7 +13,7 @@ from repository.model_config import ModelConfig
 from repository.pbtxt import parse_pbtxt
 from repository.readable_pbtxt import format_readable, without_defaults
 from trioton.analyze.results.findings import Findings
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 from trioton.report.blocks import unified
 
 CONFIGS = "configs"

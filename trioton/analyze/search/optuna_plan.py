@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from trioton.analyze.search.candidates import Candidate, Space
 from trioton.analyze.search.plan import UNTIL_FINALS, Plan, Trials, grid_index
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 
 if TYPE_CHECKING:
     import optuna

@@ -10,7 +10,7 @@ import pytest
 
 from trioton.analyze.live.observation import Snapshot, arrivals_of, bucket_percentile, observe, snapshot_of
 from trioton.analyze.live.traces import read_traces
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 
 STATISTICS = {
     "model_stats": [

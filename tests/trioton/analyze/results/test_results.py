@@ -30,7 +30,7 @@ from trioton.analyze.results.texts import as_csv, as_text
 from trioton.analyze.search.aim import Aim, Objective
 from trioton.analyze.search.plan import Plan
 from trioton.analyze.search.verdict import judge
-from trioton.flags import UsageError
+from trioton.flags.fields import UsageError
 
 BEFORE = 'backend: "onnxruntime"\nmax_batch_size: 8\n'
 
