@@ -83,14 +83,13 @@ class DirectHead:
     key_name: Callable[[], str]
     account: Account | None
     sequence_id: str  # as its header has it
+    path: bytes
 
     @property
     def is_refused(self) -> bool:
         """Whether its key has no quota left for a request. A task says so."""
         account = self.account
         return account is not None and account.may_be_refused(self.model_name, self.size - len(self.data))
-
-    path: bytes
 
 
 class DirectRequest(PendingReply, kw_only=True):
@@ -109,6 +108,7 @@ class DirectRequest(PendingReply, kw_only=True):
     bytes_out: int = 0
     is_logged_later: bool = False
     started_ns: int = 0
+    charge: Charge | None = None
 
     def name(self) -> bytes:
         """As `CallOrigin.name`."""
@@ -126,8 +126,6 @@ class DirectRequest(PendingReply, kw_only=True):
         if own_id and not self.request_id:  # it may be asked while it is submitted
             self.request_id = self.ids.of(self.head.client, own_id)
         return call_tags(self.name(), self.head.client, self.head.key_name())
-
-    charge: Charge | None = None
 
     def deliver(self) -> None:
         self.sink.answer(self)
