@@ -75,6 +75,7 @@ class OpenAISettings:
             alone.
         sleep_mode: models may be put to sleep, and woken.
         keep_alive: seconds without an event of a stream after which a comment is sent.
+        max_json_values: values of a large body, which are made in one go.
     """
 
     strict: bool = False
@@ -82,6 +83,7 @@ class OpenAISettings:
     lora_separator: str = ""
     sleep_mode: bool = False
     keep_alive: float = 15.0
+    max_json_values: int = 200_000
 
 
 @dataclass(frozen=True, slots=True)

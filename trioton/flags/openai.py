@@ -94,6 +94,12 @@ class OpenAIFlags:
     openai_keep_alive: int = _edge.milliseconds(
         15_000, "How long a stream may be silent before a comment is sent, for proxies that cut such.", minimum=1
     )
+    openai_max_json_values: int = _edge.count(
+        200_000,
+        "The most values (texts, numbers, lists, objects) in the JSON of a body of more than 256 kB. They are made in "
+        "one go, which holds up all other requests, here for up to 20 ms; a picture is one value, a token id another.",
+        minimum=1000,
+    )
     openai_store_bytes: int = _edge.count(
         64 << 20,
         "The most bytes that are kept of the answers of /v1/responses, for clients to come back to; 0 keeps none.",
@@ -187,4 +193,5 @@ class OpenAIFlags:
             lora_separator=self.openai_lora_separator,
             sleep_mode=self.openai_sleep_mode,
             keep_alive=self.openai_keep_alive / 1000,
+            max_json_values=self.openai_max_json_values,
         )

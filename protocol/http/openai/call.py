@@ -11,6 +11,8 @@ from typing import TypeVar
 
 import msgspec
 
+from protocol.http.codec.json_values import has_more_values
+from protocol.http.errors import BodyTooLarge
 from protocol.http.exchange import HttpRequest, header_text
 from protocol.http.openai.codec.reading import BodyReader
 from protocol.http.openai.errors import FieldError
@@ -24,6 +26,7 @@ from protocol.load_report import load_report_headers
 from protocol.log.request_ids import REQUEST_ID
 from protocol.messages import InferenceRequest
 from protocol.quotas.quota import Unit
+from protocol.sync.sliced import run_sliced
 
 logger = logging.getLogger(__name__)
 
@@ -100,8 +103,22 @@ class Call:
 
 
 async def read_body(request: HttpRequest, reader: BodyReader[T]) -> T:
-    read = partial(reader.read, request.body, strict=request.settings.openai.strict)
-    return await in_thread(request, read) if len(request.body) > LARGE_ABOVE else read()
+    """Raises as `reader.read`, and BodyTooLarge: it would be made of too many objects in one go."""
+    settings = request.settings.openai
+    read = partial(reader.read, request.body, strict=settings.strict)
+    if len(request.body) <= LARGE_ABOVE:
+        return read()
+    if await run_sliced(has_more_values(memoryview(request.body), settings.max_json_values)):
+        raise too_many_values(settings.max_json_values)
+    return await in_thread(request, read)
+
+
+def too_many_values(most: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"the body has more than {most} JSON values, the maximum: a long prompt is shorter as text than as token ids. "
+        "Use --openai-max-json-values to increase the limit.",
+        "openai_max_json_values",
+    )
 
 
 async def converted(request: HttpRequest, convert: Callable[[], Made], more: int = 0) -> Made:

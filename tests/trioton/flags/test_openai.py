@@ -32,6 +32,7 @@ def test_the_defaults_are_those_of_the_edge() -> None:
         ("openai_lora_separator", ":", "lora_separator", ":"),
         ("openai_sleep_mode", True, "sleep_mode", True),
         ("openai_keep_alive", 1500, "keep_alive", 1.5),
+        ("openai_max_json_values", 5000, "max_json_values", 5000),
     ],
 )
 def test_each_reaches_the_edge(flag: str, value: object, name: str, expected: object) -> None:

@@ -211,3 +211,12 @@ async def test_dimensions_of_a_model_that_tells_no_size() -> None:
     assert (await post(id_core(vectors), input="hello", dimensions=1)).json["data"][0]["embedding"] == [1]
     answer = await post(id_core(vectors), input="hello", dimensions=3)
     assert (answer.status, answer.json["error"]["param"]) == (400, "dimensions")
+
+
+async def test_a_body_of_too_many_values_is_refused_before_it_is_read() -> None:
+    answer = await post(make_core(), input=[["x"]] * 200_000)
+    assert answer.status == 413
+    assert answer.json["error"]["code"] == "content_too_large"
+    assert "more than 200000 JSON values" in answer.json["error"]["message"]
+    long = await post(make_core(), input=["x" * 1000, *["y, [z]" * 100] * 500])
+    assert long.status == 200, "texts are one value each"
