@@ -1,7 +1,8 @@
 """Deferred requests: those that must wait for more than the queue, each in a task of its own.
 
 Flow: servable → [deferred request] → scheduler, cache, composing models … → reply. What they wait for is a look-up in
-the response cache, a deadline, a copy from a device, an ensemble's steps, or a lease under the memory budget.
+the response cache, a look at many texts, a deadline, a copy from a device, an ensemble's steps, or a lease under the
+memory budget.
 """
 
 from __future__ import annotations

@@ -198,6 +198,8 @@ class Model(RunningVersion):
             self._cache is not None
             or (request.has_device_inputs and not self._takes_device_tensors)
             or (request.timeout_microseconds and not self._queue_takes_timeout)
+            # One of a sequence is not overtaken by the next.
+            or (self._takes_texts and not request.sequence_id and self._checker.has_long_texts(request))
         ):
             return self._defer(request, reply_to)
         try:

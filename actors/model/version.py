@@ -22,9 +22,11 @@ from actors.model.submission import Submission, refused, submit_and_wait
 from actors.model.supervisor import InstanceStatus
 from actors.scheduling.request_check import RequestChecker
 from protocol.core import MemoryUsage, QueueRoom, ReplyChannel, Respond
+from protocol.datatypes import DataType
 from protocol.errors import Decoupled, ServerError, Unavailable, Unsupported
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse
+from protocol.sync.sliced import run_sliced
 from protocol.tensors.device_tensor import bring_to_host
 from protocol.text.model import TextModel
 from repository.model_config import ModelConfig
@@ -60,6 +62,7 @@ class ModelVersion(abc.ABC):
         self.find_successor: Callable[[InferenceRequest], Servable] | None = None
         self._is_over = False
         self._checker = RequestChecker(config)
+        self._takes_texts = any(tensor.data_type is DataType.BYTES for tensor in config.input)
 
     @property
     def name(self) -> str:
@@ -241,8 +244,7 @@ class RunningVersion(ModelVersion):
         if not self.is_decoupled:
             await respond(await self.infer(request))
             return True
-        if request.has_device_inputs and not self.takes_device_tensors:
-            await trio.to_thread.run_sync(bring_to_host, request)
+        await self._prepare(request)
         call = self._run_stream(request, respond)
         try:
             if request.timeout_microseconds and not self.queue_takes_timeout:
@@ -274,8 +276,7 @@ class RunningVersion(ModelVersion):
 
     async def _answer(self, request: InferenceRequest) -> InferenceResponse:
         """In a task: the response to a request, after what it has to wait for."""
-        if request.has_device_inputs and not self.takes_device_tensors:
-            await trio.to_thread.run_sync(bring_to_host, request)
+        await self._prepare(request)
         # What lies on a device is not cached, as in Triton: only the host could read it.
         if self._cache is None or request.has_device_inputs or request.device_outputs:
             call = self._run(request)
@@ -288,6 +289,13 @@ class RunningVersion(ModelVersion):
         except StoppedAccepting as refusal:
             successor = self._successor(request, refusal)
         return await successor.infer(request)
+
+    async def _prepare(self, request: InferenceRequest) -> None:
+        """Do what takes long before the request is checked."""
+        if request.has_device_inputs and not self.takes_device_tensors:
+            await trio.to_thread.run_sync(bring_to_host, request)
+        if self._takes_texts and self._checker.has_long_texts(request):
+            await run_sliced(self._checker.look_at_texts(request))
 
     def _pass_on(self, request: InferenceRequest, reply_to: ReplyChannel, refusal: StoppedAccepting) -> Submission:
         """Forward to the version that takes what this one takes no more, if there is one."""

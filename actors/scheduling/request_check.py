@@ -14,11 +14,16 @@ from actors.mail.messages import ShapeKey
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument, ServerError
 from protocol.messages import InferenceRequest, LaidOutTensor, Tensor
+from protocol.sync.sliced import Sliced
 from repository.model_config import ModelConfig, ModelInput
 from repository.shape_rules import read_shape_rules
 
 # How many request templates a model remembers as checked; beyond that it forgets them all.
 _MOST_KNOWN = 256
+# A BYTES input of more elements is looked at in slices, of so many.
+_LONG_ABOVE = 1 << 12
+_SLICE = 1 << 8
+_LENGTH_BYTES = 4
 
 BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -33,6 +38,12 @@ class CheckedRequest:
 
     batch_size: int
     shape_key: ShapeKey
+
+
+class RefusedTensor(Tensor, eq=False, kw_only=True):
+    """A BYTES tensor whose data is not laid out as it must be, and why."""
+
+    refusal: ServerError
 
 
 class RequestChecker:
@@ -59,6 +70,7 @@ class RequestChecker:
         self._knows_templates = not self._shape_tensors and all(
             tensor.data_type is not DataType.BYTES for tensor in config.input
         )
+        self._texts = frozenset(tensor.name for tensor in config.input if tensor.data_type is DataType.BYTES)
         self._known: dict[object, CheckedRequest] = {}
 
     def check(self, request: InferenceRequest) -> CheckedRequest:
@@ -85,6 +97,33 @@ class RequestChecker:
                 self._known.clear()
             self._known[template] = checked
         return checked
+
+    def has_long_texts(self, request: InferenceRequest) -> bool:
+        """Whether `check` would take long, unless `look_at_texts` has looked at them."""
+        return bool(self._texts) and any(map(self._is_long, request.inputs))
+
+    def _is_long(self, tensor: Tensor) -> bool:
+        return (
+            tensor.datatype is DataType.BYTES
+            and type(tensor) is Tensor
+            and len(tensor.data) > _LONG_ABOVE * _LENGTH_BYTES
+            and tensor.element_count > _LONG_ABOVE
+            and tensor.name in self._texts
+        )
+
+    def look_at_texts(self, request: InferenceRequest) -> Sliced[None]:
+        """Look at long BYTES inputs, so that `check` knows of each whether it is right. What is wrong is told there,
+        after what comes before it."""
+        for place, tensor in enumerate(request.inputs):
+            if not self._is_long(tensor):
+                continue
+            known = (tensor.name, tensor.datatype, tensor.shape, tensor.data)
+            try:
+                yield from self._look_at_elements(request, tensor)
+            except InvalidArgument as error:
+                request.inputs[place] = RefusedTensor(*known, refusal=error.with_traceback(None))
+            else:
+                request.inputs[place] = LaidOutTensor(*known)
 
     def _check_requested_once(self, request: InferenceRequest) -> None:
         """Each output. A client's mistake; for a model that calls another one, as in Triton, it means nothing."""
@@ -180,8 +219,11 @@ class RequestChecker:
                     f"Expected {_shape(full)}, got {_shape(tensor.shape)}. {note}".rstrip(),
                 )
         if tensor.datatype is DataType.BYTES:
+            if isinstance(tensor, RefusedTensor):
+                raise tensor.refusal
             if type(tensor) is not LaidOutTensor:
-                self._check_bytes_elements(request, tensor)
+                for _ in self._look_at_elements(request, tensor):
+                    pass
         elif tensor.byte_size != tensor.element_count * tensor.datatype.itemsize:
             raise _refused(
                 request,
@@ -189,7 +231,7 @@ class RequestChecker:
                 f"Expected {tensor.element_count * tensor.datatype.itemsize}, got {tensor.byte_size}",
             )
 
-    def _check_bytes_elements(self, request: InferenceRequest, tensor: Tensor) -> None:
+    def _look_at_elements(self, request: InferenceRequest, tensor: Tensor) -> Sliced[None]:
         """Validate the length prefixes of a BYTES input, so that backends can trust them."""
         data = tensor.data
         end = tensor.byte_size
@@ -201,7 +243,7 @@ class RequestChecker:
                 raise _refused(
                     request, f"unexpected number of string elements {found + 1} {about}, expecting {expected}"
                 )
-            start = position + 4
+            start = position + _LENGTH_BYTES
             if start > end:
                 raise _refused(
                     request,
@@ -217,6 +259,8 @@ class RequestChecker:
                     "bytes available",
                 )
             found += 1
+            if not found % _SLICE:
+                yield
         if found != expected:
             raise _refused(request, f"expected {expected} string elements {about}, got {found}")
 

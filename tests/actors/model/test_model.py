@@ -8,12 +8,15 @@ from dataclasses import replace
 
 import pytest
 import trio
+from msgspec.structs import replace as changed
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.metrics.statistics import FailureReason
 from actors.model.model import Model
+from protocol.datatypes import DataType
 from protocol.errors import Internal, InvalidArgument, Unavailable
-from protocol.messages import InferenceRequest
+from protocol.messages import InferenceRequest, Tensor
+from repository.model_config import ModelInput
 from tests.actors.fakes import CONFIG, FakeBackend, fake_backend, request, spec
 
 
@@ -174,6 +177,32 @@ async def test_a_passive_instance_is_loaded_and_gets_nothing(autojump_clock: Moc
 
 
 @pytest.mark.slow
+async def test_the_loop_turns_while_many_texts_are_looked_at(autojump_clock: MockClock) -> None:
+    texts = ModelInput(name="IN", data_type=DataType.BYTES, dims=(-1,))
+    served = Model(
+        changed(CONFIG, input=(texts,), max_batch_size=0, dynamic_batching=None), 1, fake_backend(), [spec()]
+    )
+    count, turns = 1 << 19, 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(served.run)
+        nursery.start_soon(turn)
+        tensor = Tensor("IN", DataType.BYTES, (count,), bytes(4 * count))
+        response = await served.infer(InferenceRequest("m", [tensor]))
+        assert response.outputs[0].byte_size == 4 * count
+        assert turns > 20
+        wrong = Tensor("IN", DataType.BYTES, (count,), bytes(4 * count - 4) + b"\1\0\0\0")
+        with pytest.raises(InvalidArgument, match="expecting string of length 1 but only 0 bytes available"):
+            await served.infer(InferenceRequest("m", [wrong]))
+        nursery.cancel_scope.cancel()
+
+
 async def test_requests_leave_no_circles(autojump_clock: MockClock) -> None:
     """Their tensors are free with the answer, and not when garbage is looked for."""
     served = model(fake_backend())

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from actors.scheduling.request_check import BATCH_NOTE, RequestChecker
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
-from protocol.messages import InferenceRequest, Tensor
+from protocol.messages import InferenceRequest, LaidOutTensor, Tensor
 from repository.model_config import ModelConfig, ModelInput, ModelOutput, ModelParameter
+from tests.protocol.sync.finishing import finish
 
 BATCHING = ModelConfig(
     name="m",
@@ -239,6 +240,55 @@ class TestForms:
             request = InferenceRequest("m", [fp32("A", rows, 3, 2), int32("B", rows, 1)], template=object())
             assert checker.check(request).batch_size == rows
         assert len(checker._known) <= 256
+
+
+MANY = 5000
+LONG_TEXTS = {
+    "right": bytes(4 * MANY),
+    "one more": bytes(4 * MANY + 4),
+    "one less": bytes(4 * MANY - 4),
+    "an element cut off": bytes(4 * MANY - 4) + b"\x02\0\0\0a",
+    "a length cut off": bytes(4 * MANY - 4) + b"\0\0",
+}
+
+
+def refusal(checker: RequestChecker, request: InferenceRequest) -> str:
+    try:
+        checker.check(request)
+    except InvalidArgument as error:
+        return error.message
+    return ""
+
+
+class TestLongTexts:
+    @pytest.mark.parametrize("data", LONG_TEXTS.values(), ids=LONG_TEXTS)
+    def test_who_has_looked_at_them_in_slices_finds_the_same(self, data: bytes) -> None:
+        checker = RequestChecker(PLAIN)
+        alone = refusal(checker, InferenceRequest("p", [text(data, MANY)]))
+        request = InferenceRequest("p", [text(data, MANY)])
+        assert checker.has_long_texts(request)
+        assert sum(1 for _ in checker.look_at_texts(request)) >= MANY // 256
+        assert not checker.has_long_texts(request)
+        assert refusal(checker, request) == alone
+        assert request.inputs[0].as_numpy().size if not alone else "element" in alone or "string" in alone
+
+    def test_what_is_wrong_before_them_is_told_first(self) -> None:
+        checker = RequestChecker(PLAIN)
+        request = InferenceRequest("p", [text(b"\0" * 4 * MANY + b"x", MANY, 1)])
+        finish(checker.look_at_texts(request))
+        with pytest.raises(InvalidArgument, match="unexpected shape"):
+            checker.check(request)
+
+    def test_others_are_none(self) -> None:
+        checker = RequestChecker(PLAIN)
+        for tensor in (
+            text(bytes(8), 2),
+            text(bytes(40_000), 1),  # more elements than its shape has, of which no more are looked at
+            raw("MAYBE", DataType.BYTES, (MANY,), bytes(4 * MANY)),
+            LaidOutTensor("TEXT", DataType.BYTES, (MANY,), bytes(4 * MANY)),
+        ):
+            assert not checker.has_long_texts(InferenceRequest("p", [tensor]))
+        assert not RequestChecker(BATCHING).has_long_texts(InferenceRequest("m", [text(bytes(4 * MANY), MANY)]))
 
 
 SHAPES = ModelConfig(
