@@ -1,6 +1,6 @@
 """Key table: what another process has to know of a key ring to check its clients: digests, names and rights. Pure.
 
-Quotas, weights and secrets of webhooks stay where the ring was read.
+Amounts of quotas, weights and secrets of webhooks stay where the ring was read.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ import msgspec
 from protocol.access.categories import Category
 from protocol.access.keys import Key, KeyRing
 from protocol.quotas.accounts import Terms
+from protocol.quotas.quota import Quota
 
 
 class KeyRow(msgspec.Struct, array_like=True, frozen=True):
-    """One key; without a digest callers without a key. `is_limited`: it has a quota."""
+    """One key; without a digest callers without a key. `limits` are the units that its quota limits, None without a
+    quota."""
 
     digest: bytes
     name: str
     allowed: tuple[str, ...]
-    is_limited: bool
+    limits: tuple[str, ...] | None
 
 
 class KeyTable(msgspec.Struct, array_like=True, frozen=True):
@@ -34,11 +36,15 @@ def key_table(ring: KeyRing, number: int) -> KeyTable:
         number,
         tuple(
             [
-                KeyRow(digest, key.name, tuple(map(str, sorted(key.allowed))), key.terms.quota is not None)
+                KeyRow(digest, key.name, tuple(map(str, sorted(key.allowed))), _limits(key.terms.quota))
                 for digest, key in (*ring.by_digest.items(), (b"", ring.anonymous))
             ]
         ),
     )
+
+
+def _limits(quota: Quota | None) -> tuple[str, ...] | None:
+    return None if quota is None else tuple(sorted({str(limit.unit) for limit in quota.limits()}))
 
 
 def ring_of(table: KeyTable) -> KeyRing:

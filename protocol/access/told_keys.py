@@ -15,21 +15,20 @@ import trio
 from protocol.access.key_table import KeyTable, ring_of
 from protocol.access.keys import KeyRing
 from protocol.access.restricted import HeaderLookup
-from protocol.quotas.accounts import Ledger
+from protocol.quotas.told import Desk, ToldLedger
 
 
 class ToldKeys:
-    """Implements `control.KeySource`. Its accounts count what was used, and limit nothing: callers with a quota are
-    that process's (`are_elsewhere`)."""
+    """Implements `control.KeySource`. Its accounts count what was used; requests of those with a quota are charged at
+    the `desk`, which is that process."""
 
-    def __init__(self, number: Callable[[], int]) -> None:
+    def __init__(self, number: Callable[[], int], desk: Desk | None = None) -> None:
         self.current = KeyRing({})
         self.changed = trio.Event()
-        self.ledger = Ledger(trio.current_time)
+        self.ledger = ToldLedger(trio.current_time, desk)
         self.ledger.adopt(self.current.terms)
         self._number = number
         self._told = -1
-        self._limited: frozenset[str] = frozenset()
 
     @property
     def are_current(self) -> bool:
@@ -42,17 +41,12 @@ class ToldKeys:
             return
         self._told = table.number
         self.current = ring_of(table)
-        self._limited = frozenset(row.name for row in table.rows if row.is_limited)
+        self.ledger.limited = {row.name: frozenset(row.limits) for row in table.rows if row.limits is not None}
         self.ledger.adopt(self.current.terms)
         changed, self.changed = self.changed, trio.Event()
         changed.set()
 
-    def are_elsewhere(self, headers: HeaderLookup) -> bool:
-        """Whether the process that has all of the keys is to decide on a call with these headers."""
-        if not self.are_current:
-            return True
-        return bool(self._limited) and self.is_limited(self.current.name_of(headers("authorization")))
-
-    def is_limited(self, name: str) -> bool:
-        """Whether the key of this name has a quota."""
-        return name in self._limited
+    def may_be_refused(self, headers: HeaderLookup, size: int) -> bool:
+        """Whether a request of so many bytes had better be decided on by that process, before it is read."""
+        account = self.ledger.account(self.current.name_of(headers("authorization")))
+        return account.may_be_refused("", size)

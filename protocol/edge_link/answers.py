@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from protocol.datatypes import DataType
+from protocol.edge_link.charges import LinkCharge, encode_left
 from protocol.edge_link.frames import Burst
 from protocol.edge_link.records import (
     ANSWER,
@@ -18,6 +19,7 @@ from protocol.edge_link.records import (
     FINAL,
     INLINE,
     INLINE_BYTES,
+    LEFT,
     RELEASE,
     RETURN,
     STREAM,
@@ -79,6 +81,10 @@ class AnswerWriter:
                 reply, request = entry.reply, submitted.request
                 if request.trace is not None:
                     self.write_events(number, request.trace)
+                if entry.charge is not None:
+                    if isinstance(reply, InferenceResponse):
+                        self.write_left(number, entry.charge)
+                    entry.end_charge()
                 if not isinstance(reply, InferenceResponse):
                     assert reply is not None
                     self.write_error(number, reply)
@@ -110,6 +116,7 @@ class AnswerWriter:
                 elif response_size(reply) <= INLINE_BYTES or not self.write_placed(number, reply, request.id):
                     self.write_response(number, reply, request.id)
             except Exception as error:
+                entry.end_charge()
                 what = f"an answer of model '{submitted.request.model_name}' could not be sent"
                 self._failures.note("edge link", error, what)
                 self.write_error(number, Internal(f"{what}; the server's log has the details"))
@@ -176,6 +183,10 @@ class AnswerWriter:
         """What a trace has recorded, before the answer that it belongs to."""
         if isinstance(trace, LinkedTrace) and (text := trace.take()):
             self._write_text(EVENTS, number, text)
+
+    def write_left(self, number: int, charge: LinkCharge) -> None:
+        """What is left of its quota, before its answer."""
+        self._write_text(LEFT, number, encode_left(charge))
 
     def write_error(self, number: int, error: ServerError) -> None:
         self._write_text(ERROR, number, encode_error(error))

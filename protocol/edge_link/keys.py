@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from protocol.access.categories import Category
 from protocol.access.control import KeySource
 from protocol.access.key_table import KeyTable, key_table
 from protocol.access.keys import KEY_NEEDED
+from protocol.edge_link.charges import LinkCharge, note_used
 from protocol.edge_link.generation import Generation
+from protocol.edge_link.texts import UsedText, decode_text
 from protocol.errors import Unauthenticated
-from protocol.quotas.accounts import Account, Charge
+from protocol.quotas.accounts import Account
 
 
 class TellingKeys:
@@ -34,8 +38,20 @@ class TellingKeys:
             raise Unauthenticated(KEY_NEEDED)
         return ledger.account(name)
 
+    async def admit(self, name: str, model: str, size: float) -> None:
+        """Charge a request that does not come here, for the edge process has found it to be wrong.
 
-def charge_to(account: Account) -> Charge:
-    """What a request costs in the core. The edge process that has it counts the request and its bytes, so it is neither
-    begun nor ended here."""
-    return Charge(account)
+        Raises:
+            Unauthenticated, QuotaExceeded: that is why it is to be refused.
+        """
+        account = self.account(name)
+        await account.wait_known(model, is_early=True)
+        charge = LinkCharge(account)
+        charge.admit(model, size)
+        charge.end()
+
+    def note_used(self, text: memoryview) -> None:
+        """As an edge process tells it. Raises BrokenFrame."""
+        used = decode_text(text, UsedText)
+        with suppress(Unauthenticated):  # the key is gone
+            note_used(self.account(used.key), used.model, used.requests, used.size)

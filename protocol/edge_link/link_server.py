@@ -14,27 +14,17 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import trio
 
 from protocol.core import InferenceCore
 from protocol.edge_link.answers import AnswerWriter
-from protocol.edge_link.facts import model_facts
+from protocol.edge_link.charges import LinkCharge
 from protocol.edge_link.frames import BrokenFrame, Burst, Frame, take_records
 from protocol.edge_link.generation import Generation
-from protocol.edge_link.keys import TellingKeys, charge_to
+from protocol.edge_link.keys import TellingKeys
 from protocol.edge_link.limits import LinkLimits
-from protocol.edge_link.operations import (
-    CALLS,
-    KEY_TABLE,
-    MODEL_FACTS,
-    QUERIES,
-    answer_call,
-    answer_query,
-    decode_operation,
-    encode_result,
-)
+from protocol.edge_link.link_calls import LinkCalls
 from protocol.edge_link.records import (
     CALL,
     CANCEL,
@@ -42,11 +32,11 @@ from protocol.edge_link.records import (
     HELLO,
     INLINE,
     PLAIN,
-    QUERY,
     RELEASE,
     REQUEST,
     STREAM,
     TEMPLATE,
+    USED,
 )
 from protocol.edge_link.segments import ReadSegment, WrittenSegment, make_segment
 from protocol.edge_link.served import LinkedRequest, LinkedStream, response_size
@@ -57,11 +47,10 @@ from protocol.edge_link.texts import (
     LinkedTrace,
     RequestExtras,
     decode_text,
-    encode_error,
     encode_text,
 )
 from protocol.edge_link.wire import Wire
-from protocol.errors import Internal, ServerError
+from protocol.errors import ServerError
 from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from protocol.quotas.accounts import Account
@@ -106,14 +95,15 @@ class LinkServer:
             CREDIT: self._credit,
             RELEASE: self._release,
             CALL: self._call,
+            USED: self._used,
         }
         self._wire = self._made_wire(control, self._take)
         self._templates = ReceivedTemplates()
         self._pending: dict[int, LinkedRequest] = {}
         self._streams: dict[int, LinkedStream] = {}
-        self._calls: dict[int, trio.CancelScope] = {}
         self._sent_in = 0  # the burst at whose end everything was sent
         self._arrived = Wakeup()
+        self._calls = LinkCalls(core, keys, self._failures, name, self._arrived.wake)
         self._has_room = WaitingTasks()  # in the segment of outputs
         self._ended_views: deque[int] = deque()  # places that nobody reads any more; other threads add to it
 
@@ -130,7 +120,7 @@ class LinkServer:
     @property
     def in_flight(self) -> int:
         """Requests, streams and calls that the edge waits for."""
-        return len(self._pending) + len(self._streams) + len(self._calls)
+        return len(self._pending) + len(self._streams) + len(self._calls.scopes)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve the edge until it is gone, or sends what is invalid. Then, as when cancelled, all of its requests are
@@ -226,6 +216,7 @@ class LinkServer:
         )
         tags, tag_at, tag_end = frame.texts, frame.text_at, frame.text_at
         account, refusal = self._account(template.key) if template.key else (None, None)
+        is_limited = account is not None and account.quota is not None
         start = 0
         for index in range(0, 2 * count, 2):
             number = rows[index]
@@ -252,14 +243,16 @@ class LinkServer:
                 timeout,
                 template=template,
                 origin=LinkedOrigin(tags[tag_at:tag_end]),
-                charge=None if account is None else charge_to(account),
+                charge=None if account is None else LinkCharge(account),
             )
             tag_at = tag_end
             if refusal is not None:
                 self._refuse(number, refusal)
-                continue
-            linked = pending[number] = LinkedRequest(number, ready)
-            linked.submitted = submit(request, linked, later=True)
+            elif is_limited:  # which the edge does not know yet
+                self._submit(number, 0, request, size)
+            else:
+                linked = pending[number] = LinkedRequest(number, ready)
+                linked.submitted = submit(request, linked, later=True)
         frame.take_text(tag_end - frame.text_at)
 
     def _request(self, frame: Frame) -> None:
@@ -268,8 +261,7 @@ class LinkServer:
         sizes = frame.take(template.count_varying)
         tags = frame.take_text(tags_size)
         extras = decode_text(frame.take_text(extras_size), RequestExtras)
-        if own in self._pending or own in self._streams or own in self._calls:
-            raise BrokenFrame(f"its request {own} is there already")
+        self._check_new(own)
         data = frame.take_data(size) if place == INLINE else self._inputs.lend(place, size)
         request = InferenceRequest(
             template.model_name,
@@ -293,13 +285,45 @@ class LinkServer:
                 self._refuse(own, refusal)
                 return
             assert account is not None
-            request.charge = charge_to(account)
+            request.charge = LinkCharge(account)
+        self._submit(own, flags, request, len(data) if extras.size is None else extras.size)
+
+    def _submit(self, number: int, flags: int, request: InferenceRequest, size: float) -> None:
+        """Give a request to the core, once it is charged so many bytes to its key."""
+        charge = request.charge
+        limited = charge if isinstance(charge, LinkCharge) and charge.is_limited else None
+        if limited is not None:
+            if not limited.account.is_known(request.model_name):
+                scope = self._calls.scopes[number] = trio.CancelScope()
+                self._tasks.start_soon(self._submit_when_known, scope, number, flags, request, size)
+                return
+            try:
+                limited.admit(request.model_name, size)
+            except ServerError as refusal:
+                self._refuse(number, refusal)
+                return
         if flags & STREAM:
-            stream = self._streams[own] = LinkedStream(own, extras.id, self._put_streamed, self._place_streamed)
+            stream = LinkedStream(number, request.id, self._put_streamed, self._place_streamed)
+            stream.charge = limited
+            self._streams[number] = stream
             self._tasks.start_soon(self._run_stream, stream, request)
         else:
-            linked = self._pending[own] = LinkedRequest(own, self._put)
+            linked = self._pending[number] = LinkedRequest(number, self._put, charge=limited)
             linked.submitted = self._core.submit(request, linked, later=True)
+
+    async def _submit_when_known(
+        self, scope: trio.CancelScope, number: int, flags: int, request: InferenceRequest, size: float
+    ) -> None:
+        """Other servers have a part of its key's places, and a store says how many there are here."""
+        try:
+            with scope:
+                assert request.charge is not None
+                await request.charge.account.wait_known(request.model_name, is_early=True)
+        finally:
+            del self._calls.scopes[number]
+        if not scope.cancelled_caught:
+            self._submit(number, flags, request, size)
+            self._arrived.wake()
 
     def _account(self, key: str) -> tuple[Account | None, ServerError | None]:
         """What requests of this key are charged to, or why they are refused."""
@@ -320,7 +344,7 @@ class LinkServer:
             request.give_up()
         elif (stream := self._streams.get(number)) is not None:
             stream.scope.cancel()
-        elif (scope := self._calls.get(number)) is not None:
+        elif (scope := self._calls.scopes.get(number)) is not None:
             scope.cancel()
 
     def _credit(self, frame: Frame) -> None:
@@ -337,30 +361,28 @@ class LinkServer:
 
     def _call(self, frame: Frame) -> None:
         number, size = frame.take(2)
-        name, arguments = decode_operation(frame.take_text(size), CALLS)
-        if number in self._pending or number in self._streams or number in self._calls:
-            raise BrokenFrame(f"its call {number} is there already")
-        scope = self._calls[number] = trio.CancelScope()
-        self._tasks.start_soon(self._run_call, number, scope, name, arguments)
+        text = frame.take_text(size)
+        self._check_new(number)
+        self._calls.begin(number, text, self._answers, self._tasks)
+
+    def _used(self, frame: Frame) -> None:
+        (size,) = frame.take(1)
+        text = frame.take_text(size)
+        if self._keys is None:
+            raise BrokenFrame("it tells of the use of a key, and there are no keys")
+        self._keys.note_used(text)
 
     def _query(self, frame: Frame) -> None:
         """By the second socket. What was said by the first before that is heard before that."""
         self._wire.read()
-        kind, number, size = frame.take(3)
-        if kind != QUERY:
-            raise BrokenFrame(f"its query is of kind {kind}")
-        name, arguments = decode_operation(frame.take_text(size), QUERIES)
-        is_good = True
-        try:
-            text = encode_result(answer_query(self._core, name, arguments))
-        except ServerError as error:
-            is_good, text = False, encode_error(error)
-        except Exception as error:
-            is_good, text = False, encode_error(self._defect(name, error))
-        burst = Burst()
-        burst.numbers += QUERY, number, is_good, burst.add_text(text)
+        burst = self._calls.answer(frame)
         size = burst.size
         self.queries.send(burst.take(), size)
+
+    def _check_new(self, number: int) -> None:
+        """Raises BrokenFrame."""
+        if number in self._pending or number in self._streams or number in self._calls.scopes:
+            raise BrokenFrame(f"its request {number} is there already")
 
     # What the edge is told
 
@@ -371,6 +393,9 @@ class LinkServer:
             self._arrived.wake()
 
     def _put_streamed(self, stream: LinkedStream, response: InferenceResponse) -> bool:
+        if stream.charge is not None and not stream.has_answered:
+            stream.has_answered = True
+            self._answers.write_left(stream.number, stream.charge)
         if not self._answers.put_streamed(stream, response):
             return False
         burst = self._poller.burst
@@ -407,41 +432,20 @@ class LinkServer:
                 except ServerError as found:
                     error = found
                 except Exception as found:
-                    error = self._defect(f"a stream of model '{request.model_name}'", found)
+                    error = self._calls.defect(f"a stream of model '{request.model_name}'", found)
                 if request.trace is not None:
                     self._answers.write_events(stream.number, request.trace)
+                if stream.charge is not None:
+                    self._answers.write_left(stream.number, stream.charge)
                 if error is None:
                     self._answers.write_end(stream.number, is_final=is_final)
                 else:
                     self._answers.write_error(stream.number, error)
         finally:
+            if stream.charge is not None:
+                stream.charge.end()
             del self._streams[stream.number]
         self._arrived.wake()
-
-    async def _run_call(self, number: int, scope: trio.CancelScope, name: str, arguments: tuple[Any, ...]) -> None:
-        try:
-            with scope:
-                try:
-                    self._answers.write_return(number, encode_result(await self._answered(name, arguments)))
-                except ServerError as error:
-                    self._answers.write_error(number, error)
-                except Exception as error:
-                    self._answers.write_error(number, self._defect(name, error))
-        finally:
-            del self._calls[number]
-        self._arrived.wake()
-
-    async def _answered(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        """Raises ServerError."""
-        if name == KEY_TABLE:
-            return None if self._keys is None else self._keys.table()
-        if name == MODEL_FACTS:
-            return model_facts(self._core, *arguments)
-        return await answer_call(self._core, name, arguments)
-
-    def _defect(self, what: str, error: Exception) -> Internal:
-        self._failures.note("edge link", error, f"{self._name}: {what} has failed")
-        return Internal(f"{what} failed unexpectedly; the server's log has the details")
 
     def _view_ended(self, place: int) -> None:
         """Nobody holds a part of this block of the inputs any more. Called in any thread."""

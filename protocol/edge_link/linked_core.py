@@ -19,12 +19,13 @@ import trio
 from protocol.access.key_table import KeyTable
 from protocol.core import ReplyChannel, Respond
 from protocol.edge_link.asked import Asked, LinkedSubmission, PendingCall, PendingStream
+from protocol.edge_link.charges import decode_left
 from protocol.edge_link.errors import NotLinked
 from protocol.edge_link.facts import ModelFacts
 from protocol.edge_link.frames import MOST_BYTES, BrokenFrame, Frame, FrameReader, take_records
 from protocol.edge_link.generation import SeenGeneration
 from protocol.edge_link.linked_operations import LinkedOperations
-from protocol.edge_link.operations import CALLS, KEY_TABLE, QUERIES, decode_result, encode_operation
+from protocol.edge_link.operations import ADMIT, CALLS, KEY_TABLE, QUERIES, decode_result, encode_operation
 from protocol.edge_link.queries import Queries
 from protocol.edge_link.records import (
     ANSWER,
@@ -36,6 +37,7 @@ from protocol.edge_link.records import (
     FULL_FRAME,
     HELLO,
     INLINE,
+    LEFT,
     RELEASE,
     RETURN,
     STREAM,
@@ -44,11 +46,12 @@ from protocol.edge_link.records import (
 from protocol.edge_link.requests import RequestWriter, can_cross
 from protocol.edge_link.segments import ReadSegment, WrittenSegment
 from protocol.edge_link.templates import ReceivedTemplates
-from protocol.edge_link.texts import Hello, ResponseExtras, decode_error, decode_text, replay
+from protocol.edge_link.texts import Hello, ResponseExtras, UsedText, decode_error, decode_text, replay
 from protocol.edge_link.wire import Wire
-from protocol.errors import ServerError, Unavailable
+from protocol.errors import QuotaExceeded, ServerError, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse, Tensor
+from protocol.quotas.told import ToldCharge
 from protocol.reactor.drivers import the_poller
 from protocol.sync.wakeup import Wakeup
 
@@ -80,6 +83,7 @@ class LinkedCore(LinkedOperations):
             ANSWERS: self._take_answers,
             ANSWER: self._take_answer,
             EVENTS: self._take_events,
+            LEFT: self._take_left,
             ERROR: self._take_error,
             END: self._take_end,
             RETURN: self._take_return,
@@ -328,10 +332,19 @@ class LinkedCore(LinkedOperations):
         if found is not None and found.request.trace is not None:
             replay(text, found.request.trace)
 
+    def _take_left(self, frame: Frame) -> None:
+        number, size = frame.take(2)
+        text = frame.take_text(size)
+        found = self._pending.get(number)
+        if found is not None and (charge := found.request.charge) is not None:
+            charge.held = decode_left(text, charge.account.now())
+
     def _take_error(self, frame: Frame) -> None:
         number, size = frame.take(2)
         error = decode_error(frame.take_text(size))
         if (found := self._pending.pop(number, None)) is not None:
+            if isinstance(error, QuotaExceeded) and isinstance(found.request.charge, ToldCharge):
+                found.request.charge.refuse(error)
             found.fail(error)
 
     def _take_end(self, frame: Frame) -> None:
@@ -405,6 +418,16 @@ class LinkedCore(LinkedOperations):
         """The keys of clients; None where there are none. Raises Unavailable where the core is gone."""
         found: KeyTable | None = await self._call(KEY_TABLE)
         return found
+
+    def tell_used(self, key: str, model: str, requests: int, size: float) -> None:
+        """Implements `protocol.quotas.told.Desk`."""
+        if self._is_up:
+            self._requests.write_used(UsedText(key, model, requests, size))
+            self._send_soon()
+
+    async def admit(self, key: str, model: str, size: float) -> None:
+        """Implements `protocol.quotas.told.Desk`."""
+        await self._call(ADMIT, key, model, size)
 
     def _query(self, name: str, *arguments: Any) -> Any:
         if not self._is_up:

@@ -57,6 +57,7 @@ QUERIES: Mapping[str, Operation] = {
 # Calls that are not the core's own.
 KEY_TABLE = "key_table"
 MODEL_FACTS = "model_facts"
+ADMIT = "admit"
 
 CALLS: Mapping[str, Operation] = {
     "check_ready": Operation(tuple[()], bool),
@@ -72,6 +73,7 @@ CALLS: Mapping[str, Operation] = {
     "register_repository": Operation(tuple[ModelRepository], None),
     "unregister_repository": Operation(tuple[str], None),
     KEY_TABLE: Operation(tuple[()], KeyTable | None),
+    ADMIT: Operation(tuple[str, str, float], None),
     MODEL_FACTS: Operation(tuple[str, int, tuple[str, ...]], list[bytes | None]),
 }
 # Their last argument has to be named.

@@ -8,12 +8,14 @@
     CREDIT    number, responses, bytes                   of a stream: so much was passed on
     RELEASE   place                                      nobody reads there any more
     CALL      number, text size                          an operation of the core that takes a while
+    USED      text size                                  what a key has used beside its requests
 
     core → edge
     TEMPLATE  id, text size                              what responses have in common
     ANSWERS   template, count, (number)…                 responses with nothing of their own but their tensors
     ANSWER    template, number, flags, size of extras, place, size, (sizes of BYTES)…
     EVENTS    number, text size                          what was recorded of a request that is about to be answered
+    LEFT      number, text size                          what is left of its key's quota, before its answer
     ERROR     number, text size                          the end of a request, a stream or a call
     END       number, whether the last response was marked final
     RETURN    number, text size                          the result of a call
@@ -45,6 +47,9 @@ RETURN: Final = 13
 HELLO: Final = 14
 # Of the second socket, both ways.
 QUERY: Final = 15
+
+USED: Final = 16
+LEFT: Final = 17
 
 INLINE: Final = -1
 # Flags of REQUEST: it may be answered with any number of responses. Of ANSWER: it is one of those; it is the last.

@@ -17,12 +17,14 @@ from protocol.edge_link.records import (
     RELEASE,
     REQUEST,
     TEMPLATE,
+    USED,
 )
 from protocol.edge_link.segments import WrittenSegment
 from protocol.edge_link.templates import SentTemplates, Template, encode_template, request_text
-from protocol.edge_link.texts import RequestExtras, encode_tags, encode_text
+from protocol.edge_link.texts import RequestExtras, UsedText, encode_tags, encode_text
 from protocol.log.access_record import AccessRecord
 from protocol.messages import Buffer, InferenceRequest, LaidOutTensor, Tensor, flat
+from protocol.quotas.told import ToldCharge
 
 _IN_HERE = (Tensor, LaidOutTensor)
 
@@ -68,8 +70,11 @@ class RequestWriter:
         burst = self._burst
         tags = b"" if request.origin is None else encode_tags(request.origin.tags(request.id))
         parts = [tensor.data for tensor in request.inputs]
+        charge = request.charge
+        told = charge if isinstance(charge, ToldCharge) else None
         if (
             template.is_plain
+            and told is None
             and not (flags or request.id or request.parameters or request.sequence_id or request.trace is not None)
             and not (request.sequence_start or request.sequence_end)
             and _size(parts) == template.size
@@ -95,6 +100,7 @@ class RequestWriter:
             request.sequence_end,
             request.trace is not None,
             None if request.trace is None else request.trace.context(),
+            None if told is None else told.announce(request.model_name),
         )
         burst.numbers += (
             *(REQUEST, template.id, number, flags, burst.add_text(tags), burst.add_text(encode_text(extras))),
@@ -136,6 +142,10 @@ class RequestWriter:
 
     def write_release(self, place: int) -> None:
         self._burst.numbers += RELEASE, place
+        self._run = None
+
+    def write_used(self, used: UsedText) -> None:
+        self._burst.numbers += USED, self._burst.add_text(encode_text(used))
         self._run = None
 
     def write_call(self, number: int, text: bytes) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import trio
 
 from protocol.core import RespondsAtOnce, Submitted
+from protocol.edge_link.charges import LinkCharge
 from protocol.edge_link.records import WINDOW_BYTES, WINDOW_RESPONSES
 from protocol.errors import ServerError
 from protocol.messages import InferenceResponse
@@ -21,13 +22,20 @@ class LinkedRequest(msgspec.Struct, eq=False):
     put: Callable[[LinkedRequest], None]
     reply: InferenceResponse | ServerError | None = None
     submitted: Submitted | None = None
+    charge: LinkCharge | None = None  # where there is a quota
 
     def send_nowait(self, value: InferenceResponse | ServerError, /) -> None:
         if self.reply is None:
             self.reply = value
             self.put(self)
 
+    def end_charge(self) -> None:
+        charge, self.charge = self.charge, None
+        if charge is not None:
+            charge.end()
+
     def give_up(self) -> None:
+        self.end_charge()
         submitted, self.submitted = self.submitted, None
         if submitted is not None:
             submitted.give_up()
@@ -47,6 +55,8 @@ class LinkedStream(RespondsAtOnce):
     ) -> None:
         self.number = number
         self.own_id = own_id
+        self.charge: LinkCharge | None = None  # where there is a quota
+        self.has_answered = False
         self.scope = trio.CancelScope()
         self._put = put
         self._place = place

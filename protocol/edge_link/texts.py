@@ -45,7 +45,8 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
 
 class RequestExtras(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):
     """What a request has beside its template and its tensors. `is_traced` asks for what a trace records; `context` is
-    what the trace gives models for spans of their own."""
+    what the trace gives models for spans of their own. `size` is what it costs of a quota of bytes, None where its key
+    has no quota, as the edge knows."""
 
     id: str = ""
     parameters: dict[str, ParameterValue] = {}
@@ -54,6 +55,7 @@ class RequestExtras(msgspec.Struct, array_like=True, omit_defaults=True, frozen=
     sequence_end: bool = False
     is_traced: bool = False
     context: str | None = None
+    size: float | None = None
 
 
 class ResponseExtras(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):
@@ -61,6 +63,15 @@ class ResponseExtras(msgspec.Struct, array_like=True, omit_defaults=True, frozen
 
     id: str = ""
     parameters: dict[str, ParameterValue] = {}
+
+
+class UsedText(msgspec.Struct, array_like=True, frozen=True):
+    """What a key has used of its quota beside requests that have come: see `protocol.quotas.told.Desk`."""
+
+    key: str
+    model: str
+    requests: int
+    size: float
 
 
 # Tags

@@ -84,16 +84,27 @@ class Account:
     async def admit_when_known(self, model: str | None = None, size: int = 0) -> Charge:
         """As `admit`, once it is known whether a request may run beside those of other servers: without a wait unless
         none of the places is free that this one has. Raises QuotaExceeded."""
-        quota = self.quota
-        if quota is not None and self._shared is not None:
-            await self._wait_known(quota.early if model is None else (*quota.early, *quota.late_limits(model)))
+        await self.wait_known(model, is_early=True)
         return self.admit(model, size)
 
-    async def wait_known(self, model: str) -> None:
-        """As `admit_when_known`, of the limits that depend on the model."""
+    async def wait_known(self, model: str | None, *, is_early: bool = False) -> None:
+        """As `admit_when_known`, of the limits that depend on the model; if it `is_early`, of the others, too."""
         quota = self.quota
         if quota is not None and self._shared is not None:
-            await self._wait_known(quota.late_limits(model))
+            early = quota.early if is_early else ()
+            await self._wait_known(early if model is None else (*early, *quota.late_limits(model)))
+
+    def is_known(self, model: str) -> bool:
+        """Whether `admit_when_known` would not wait."""
+        quota = self.quota
+        if quota is None or self._shared is None:
+            return True
+        places = [
+            self.meter(limit)
+            for limit in (*quota.early, *quota.late_limits(model))
+            if limit.unit is Unit.CONCURRENT_REQUESTS
+        ]
+        return not any(isinstance(meter, LeasedPlaces) and meter.is_open() for meter in places)
 
     async def _wait_known(self, limits: Iterable[Limit]) -> None:
         for limit in limits:  # of one request at most one is a number of requests
@@ -152,7 +163,7 @@ class Charge:
         self.goes_on = False  # in the background, when it has ended for its client
         self.is_named = False  # its model was known when it was admitted, perhaps long ago
         self._taken: list[tuple[Meter, float]] = []  # at admission
-        self._size = 0
+        self._size = 0.0
         self._is_running = True
 
     def begin(self, size: int) -> None:
@@ -161,7 +172,7 @@ class Charge:
         usage.running += 1
         usage.bytes += size
 
-    def take(self, limits: Iterable[Limit], size: int) -> None:
+    def take(self, limits: Iterable[Limit], size: float) -> None:
         """Charge what is known when it comes. Raises QuotaExceeded."""
         account, now = self.account, self.account.now()
         self._size = size
@@ -323,12 +334,15 @@ class Ledger:
         """The account of a name of the file. Raises KeyError."""
         account = self._accounts.get(name)
         if account is None:
-            account = self._accounts[name] = Account(self._terms[name], self._clock, self.shared)
+            account = self._accounts[name] = self._made(self._terms[name])
             self._give_usage(account)
         return account
 
+    def _made(self, terms: Terms) -> Account:
+        return Account(terms, self._clock, self.shared)
 
-def _cost(unit: Unit, size: int) -> float:
+
+def _cost(unit: Unit, size: float) -> float:
     """Of a request of `size` bytes, as far as it is known when it comes."""
     if unit is Unit.REQUESTS or unit is Unit.CONCURRENT_REQUESTS:
         return 1

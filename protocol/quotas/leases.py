@@ -95,19 +95,19 @@ class LeasedPlaces(Places):
     def reset(self, now: float) -> float:
         return TRY_AGAIN_SECONDS if self._taken or self._elsewhere else 0.0
 
-    def _is_open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether the store has yet to say if one more may run here."""
         return not (self._leases.is_alone or self.is_full or self._free(trio.current_time()) >= 1)
 
     async def wait_known(self) -> None:
         """Until one more request may run here, or may not: `wait` says which. Returns at once if a place is free."""
-        if not self._is_open():
+        if not self.is_open():
             return
         self._ask(trio.current_time())
         self.waiting += 1
         try:
             deadline = math.inf
-            while self._is_open() and trio.current_time() < deadline:
+            while self.is_open() and trio.current_time() < deadline:
                 if not self._has_more_elsewhere:  # else others give it back with their next claims
                     self._leases.hurry(self)
                 with trio.move_on_at(deadline):

@@ -93,8 +93,8 @@ def over_a_stream(server: ServerProcess, rng: random.Random) -> None:
 ACTS: list[Callable[[ServerProcess, random.Random], None]] = [raw, raw, http2, over_grpc, over_a_stream]
 
 
-@pytest.mark.parametrize("module", ["trioton", "tests.e2e.without_fast_path"])
-def test_no_place_is_lost(tmp_path: Path, module: str) -> None:
+@pytest.mark.parametrize(("module", "edges"), [("trioton", 0), ("tests.e2e.without_fast_path", 0), ("trioton", 2)])
+def test_no_place_is_lost(tmp_path: Path, module: str, edges: int) -> None:
     (tmp_path / "models" / "m" / "1").mkdir(parents=True)
     (tmp_path / "models" / "m" / "1" / "model.py").write_text(MODEL)
     (tmp_path / "models" / "m" / "config.pbtxt").write_text(CONFIG)
@@ -104,7 +104,8 @@ def test_no_place_is_lost(tmp_path: Path, module: str) -> None:
         f"[keys.alice]\nkey = '{KEY}'\nallow = ['all']\nquota = 'q'\nweight = 1\n"
         "[anonymous]\nallow = ['metrics']\n"
     )
-    with ServerProcess(f"--auth-keys-file={keys}", repository=tmp_path / "models", module=module) as server:
+    flags = (f"--auth-keys-file={keys}", f"--edge-processes={edges}")
+    with ServerProcess(*flags, repository=tmp_path / "models", module=module) as server:
         failures: list[BaseException] = []
 
         def act(seed: int) -> None:

@@ -106,15 +106,20 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module", params=[0, 2], ids=["alone", "edges"])
+def flags(keys_file: Path, request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """Also with edge processes, over all of which there is one account for each key."""
+    return f"--auth-keys-file={keys_file}", f"--edge-processes={request.param}"
+
+
 @pytest.fixture(scope="module")
-def limited(repository: Path, keys_file: Path) -> Iterator[ServerProcess]:
-    with ServerProcess(f"--auth-keys-file={keys_file}", repository=repository) as process:
+def limited(repository: Path, flags: tuple[str, ...]) -> Iterator[ServerProcess]:
+    with ServerProcess(*flags, repository=repository) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
-def without_fast_path(repository: Path, keys_file: Path) -> Iterator[ServerProcess]:
-    flags = (f"--auth-keys-file={keys_file}",)
+def without_fast_path(repository: Path, flags: tuple[str, ...]) -> Iterator[ServerProcess]:
     with ServerProcess(*flags, repository=repository, module="tests.e2e.without_fast_path") as process:
         yield process
 
@@ -229,6 +234,8 @@ def test_http_says_what_is_left_and_refuses_before_the_body_is_there(limited: Se
             assert (answer.status_code, answer.headers["ratelimit-policy"]) == (200, '"requests";q=3;w=86400')
             assert answer.headers["ratelimit"].startswith(f'"requests";r={left};t=')
         refused = api.post(f"{url}/infer", json=body)
+        with httpx.Client(headers=headers("plain", "three")) as other:  # of the other edge process, if there are any
+            assert other.post(f"{url}/infer", json=body).status_code == 429
     assert refused.status_code == 429
     assert 0 < int(refused.headers["retry-after"]) <= 28800
     assert refused.headers["ratelimit"].startswith('"requests";r=0;t=')

@@ -125,11 +125,10 @@ class _KeysOfHeads:
 
 
 class LinkedInference(DirectInference):
-    """Also passes on what may be meant for the core's jobs, and callers that are charged in the core's process."""
+    """Also passes on what may be meant for the core's jobs, and what was read by keys that are out of date."""
 
     def __init__(self, app: HttpApp, keys: ToldKeys | None) -> None:
         super().__init__(app)
-        self._told = keys
         if keys is not None:
             self.keys = _KeysOfHeads(keys)
 
@@ -141,10 +140,7 @@ class LinkedInference(DirectInference):
     def head(self, head: Head, data: bytes) -> DirectHead | None:
         if b"prefer" in head.headers:
             return None
-        found = super().head(head, data)
-        if found is None or self._told is None or found.account is None:
-            return found
-        return None if self._told.is_limited(found.account.name) else found
+        return super().head(head, data)
 
     def begin(self, head: DirectHead, body: memoryview, sink: ReplySink) -> DirectRequest | None:
         return None if head.keys is _OLD else super().begin(head, body, sink)

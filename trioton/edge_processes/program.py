@@ -83,7 +83,7 @@ class EdgeProgram:
         self._core = LinkedCore(linked, failures=self._failures)
         self._tracing = Tracing(self._core)
         self._lines = LineSender(self._channel)
-        self._keys = ToldKeys(lambda: self._core.keys_number) if start.has_keys else None
+        self._keys = ToldKeys(lambda: self._core.keys_number, self._core) if start.has_keys else None
         self._key_use = None if self._keys is None else KeyUseSource(self._keys.ledger)
         self._keys_changed = Wakeup()
         self._figures = FigureSource(self._limits, self._failures, self._lag, self._connections)

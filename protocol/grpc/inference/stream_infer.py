@@ -19,7 +19,7 @@ import trio
 from grpclib.exceptions import StreamTerminatedError
 
 from protocol.core import Submitted
-from protocol.errors import InvalidArgument, NotFound, Overloaded, ServerError, Unavailable
+from protocol.errors import InvalidArgument, NotFound, Overloaded, QuotaExceeded, ServerError, Unavailable
 from protocol.grpc.call.framing import Message
 from protocol.grpc.call.stream import SHUTTING_DOWN, Stream
 from protocol.grpc.codec.infer import (
@@ -385,9 +385,9 @@ class StreamInfer:
         method = self._stream.method
         request.error = error
         note_failure(self._services.failure_log, method, error, partial(self._describe, request, submitted))
-        # What is wrong with a request, or with the model that it names, never ends the stream.
+        # What is wrong with a request, or with the model that it names, never ends the stream, nor does a quota.
         is_issued = request.failure is None and (
-            request.has_answered or not isinstance(error, (InvalidArgument, NotFound))
+            request.has_answered or not isinstance(error, (InvalidArgument, NotFound, QuotaExceeded))
         )
         if self._ends_on_error and is_issued:
             request.ending = error

@@ -10,6 +10,7 @@ from functools import partial
 
 from grpclib.const import Cardinality, Handler
 
+from protocol.errors import ServerError
 from protocol.grpc.access import guarded
 from protocol.grpc.call.stream import Stream
 from protocol.grpc.codec.request_templates import RequestTemplates
@@ -20,6 +21,7 @@ from protocol.grpc.relay.handlers import Relay
 from protocol.grpc.settings import GrpcSettings
 from protocol.load_report import FORMAT_HEADER
 from protocol.quotas.accounts import Charge
+from protocol.quotas.told import ToldCharge
 from protocol.reactor.replies import Replies
 from protocol.services import Linked
 
@@ -69,6 +71,10 @@ class LinkedInference:
         charge = None if stream.account is None else stream.account.admit(None, len(message))
         try:
             await self._answer(stream, message, charge)
+        except ServerError:
+            if isinstance(charge, ToldCharge):
+                await charge.admit_unsent()
+            raise
         finally:
             if charge is not None:
                 charge.end()
@@ -95,10 +101,10 @@ class LinkedInference:
         await StreamInfer(self._services, self._templates, self._replies, stream, most, elsewhere).run()
 
     def _is_the_cores(self, stream: Stream) -> bool:
-        """Traces, load reports, callers with a quota, and streams that end as one of their requests does are."""
+        """Traces, load reports, and streams that end as one of their requests does are."""
         if self._services.trace.is_sampling or stream.header(FORMAT_HEADER.decode()) is not None:
             return True
         if stream.method == MODEL_STREAM_INFER and stream.header("triton_grpc_error") is not None:
             return True
         keys = self._linked.keys
-        return keys is not None and keys.are_elsewhere(stream.header)
+        return keys is not None and not keys.are_current

@@ -12,7 +12,7 @@ from functools import partial
 import trio
 
 from protocol.core import RespondsAtOnce
-from protocol.errors import Internal, InvalidArgument, ServerError, text_of
+from protocol.errors import Internal, InvalidArgument, QuotaExceeded, ServerError, text_of
 from protocol.http.codec.generate import decode_generate_request, encode_generate_response
 from protocol.http.codec.long_generate import decode_long_generate, encode_long_generate, is_long
 from protocol.http.errors import error_reply, name_reply
@@ -54,8 +54,8 @@ async def generate(request: HttpRequest) -> Reply:
 
 async def generate_stream(request: HttpRequest) -> Reply | None:
     """An event for each response as it comes. The first one decides the status, also where it is an error. What is
-    wrong with the request itself is an error reply, as it is of `generate`. A model that ends without a response gives
-    an empty stream."""
+    wrong with the request itself is an error reply, as it is of `generate`, and so is a quota that is used up. A model
+    that ends without a response gives an empty stream."""
     writer = request.writer
 
     async def begin(status: int = 200) -> None:
@@ -67,6 +67,8 @@ async def generate_stream(request: HttpRequest) -> Reply | None:
     try:
         await request.core.infer_stream(inference, _EventSender(writer, begin))
     except Exception as exc:
+        if isinstance(exc, QuotaExceeded) and not writer.has_started:
+            raise
         error = _told(exc, request)
         name_reply(error, request.request_id)
         if not writer.has_started:

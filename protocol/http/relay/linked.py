@@ -25,6 +25,7 @@ from protocol.http.route_table import RouteTable
 from protocol.http.routes import routes_of
 from protocol.http.settings import HttpSettings
 from protocol.load_report import FORMAT_HEADER
+from protocol.quotas.told import ToldCharge
 from protocol.services import Linked
 
 # Of all the memory of the edge, what one body may take: a larger one is relayed as it comes.
@@ -39,9 +40,9 @@ class LinkedApp:
         self._services = linked.services
         self._relay = relay
         own: Mapping[Handler, Handler] = {
-            infer_or_job: self._infer,
-            generate_or_job: partial(self._generate, generate),
-            generate_stream: partial(self._generate, generate_stream),
+            infer_or_job: partial(self._charged, self._infer),
+            generate_or_job: partial(self._charged, partial(self._generate, generate)),
+            generate_stream: partial(self._charged, partial(self._generate, generate_stream)),
         }
         routes = [
             replace(each, handler=own[each.handler]) for each in routes_of(settings.interface) if each.handler in own
@@ -67,7 +68,18 @@ class LinkedApp:
         if declared_size(headers) > services.memory.limit // _SHARE_OF_BODY:
             return False
         keys = self._linked.keys
-        return keys is None or not keys.are_elsewhere(partial(endpoint.header, headers))
+        if keys is None:
+            return True
+        lookup = partial(endpoint.header, headers)
+        return keys.are_current and not keys.may_be_refused(lookup, declared_size(headers))
+
+    async def _charged(self, handler: Handler, request: HttpRequest) -> Reply | None:
+        try:
+            return await handler(request)
+        except ServerError:
+            if isinstance(request.charge, ToldCharge) and not request.is_elsewhere:
+                await request.charge.admit_unsent()
+            raise
 
     async def _infer(self, request: HttpRequest) -> Reply | None:
         await self._linked.know(request.model_name, request.model_version, ())

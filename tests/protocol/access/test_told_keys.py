@@ -51,7 +51,7 @@ def test_no_more_is_told_than_is_needed() -> None:
     told = ring_of(key_table(RING, 3))
     assert (told.webhook_secrets("alice"), len(RING.webhook_secrets("alice"))) == ((), 1)
     assert [terms.quota for terms in told.terms] == [None, None, None]
-    assert [row.is_limited for row in key_table(RING, 3).rows] == [False, True, False]
+    assert [row.limits for row in key_table(RING, 3).rows] == [None, ("requests",), None]
 
 
 async def test_others_come_in() -> None:
@@ -59,12 +59,12 @@ async def test_others_come_in() -> None:
     keys = ToldKeys(lambda: number)
     access = AccessControl(keys=keys)
     alice = {"authorization": "Bearer alice-0123456789"}.get
-    assert keys.are_elsewhere(alice)
+    assert not keys.are_current
     with pytest.raises(Unauthenticated):
         access.check(Category.INFERENCE, alice)
     keys.take(key_table(RING, 0))
-    assert not keys.are_elsewhere(alice)
-    assert keys.are_elsewhere({"authorization": "Bearer bob-0123456789ab"}.get)
+    assert keys.are_current
+    assert (keys.ledger.limited.get("alice"), keys.ledger.limited["bob"]) == (None, {"requests"})
     account = access.check(Category.INFERENCE, alice)
     assert account is not None
     assert (account.name, account.quota) == ("alice", None)
@@ -78,7 +78,7 @@ async def test_others_come_in() -> None:
         nursery.start_soon(watch)
         await trio.testing.wait_all_tasks_blocked()
         number = 1  # she is taken out; it is not told yet
-        assert keys.are_elsewhere(alice)
+        assert not keys.are_current
         keys.take(key_table(KeyRing({}), 1))
     assert isinstance(refusals[0], Unauthenticated)
     keys.take(key_table(RING, 0))  # late
