@@ -7,6 +7,7 @@ over gRPC with Triton's extensions; the error texts are Triton's where it has on
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -19,10 +20,19 @@ from protocol.datatypes import BY_PROTOCOL_NAME, DataType
 from protocol.errors import Internal, InvalidArgument, shown_name
 from protocol.grpc.codec.contents import encode_contents, unexpected_contents
 from protocol.grpc.codec.messages import parse
-from protocol.grpc.codec.packed_contents import PackedContents, cut_contents
+from protocol.grpc.codec.packed_contents import Cut, PackedContents, cut_contents
 from protocol.grpc.codec.parameters import class_count, decode_request_parameters, memory_reference
-from protocol.grpc.codec.wire import field_start, top_level_fields
-from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest, InferenceResponse, ParameterValue, Tensor, flat
+from protocol.grpc.codec.wire import Field, field_start, top_level_fields
+from protocol.messages import (
+    LATEST_VERSION,
+    Buffer,
+    InferenceRequest,
+    InferenceResponse,
+    LaidOutTensor,
+    ParameterValue,
+    Tensor,
+    flat,
+)
 from protocol.proto import message_class
 from protocol.shapes import MAX_INT64, expected_byte_size
 from protocol.shared_memory.placement import MemoryReference, Placement
@@ -93,20 +103,18 @@ def parse_request(data: bytes | memoryview) -> WireRequest:
     """
     message_type = message_class("inference.ModelInferRequest")
     if len(data) > COPY_UP_TO:
-        cut = _cut(memoryview(data))
-        if cut is not None:
-            rest, raw, packed = cut
-            return WireRequest(parse(message_type, rest), raw, packed)
+        view = memoryview(data)
+        fields = top_level_fields(view)
+        if fields is not None:
+            return joined_request(view, fields, cut_contents(view, fields))
     message: Any = parse(message_type, data)
     return WireRequest(message, message.raw_input_contents)
 
 
-def _cut(data: memoryview) -> tuple[bytes, list[memoryview], dict[int, PackedContents]] | None:
-    """The message without its bulky fields, and these as views. None where it is not plain."""
-    fields = top_level_fields(data)
-    if fields is None:
-        return None
-    instead, packed = cut_contents(data, fields)
+def joined_request(data: memoryview, fields: Sequence[Field], cut: Cut) -> WireRequest:
+    """The request of a message whose contents are cut, which is parsed without its bulky fields. Raises as
+    `parse_request`."""
+    instead, packed = cut
     raw: list[memoryview] = []
     rest: list[memoryview | bytes] = []
     kept = 0
@@ -118,7 +126,7 @@ def _cut(data: memoryview) -> tuple[bytes, list[memoryview], dict[int, PackedCon
         rest += (data[kept : field.start], *instead.get(place, ()))
         kept = field.end
     rest.append(data[kept:])
-    return b"".join(rest), raw, packed
+    return WireRequest(parse(message_class("inference.ModelInferRequest"), b"".join(rest)), raw, packed)
 
 
 def decode_request(wire: WireRequest) -> DecodedRequest:
@@ -196,6 +204,7 @@ def _decode_inputs(wire: WireRequest) -> tuple[list[Tensor], dict[int, MemoryRef
         byte_size = expected_byte_size(name, datatype, shape)
         reference = memory_reference(tensor) if tensor.parameters else None
         data: Buffer
+        is_laid_out = False
         if reference is not None:
             if tensor.HasField("contents"):
                 raise InvalidArgument(
@@ -212,6 +221,7 @@ def _decode_inputs(wire: WireRequest) -> tuple[list[Tensor], dict[int, MemoryRef
                 )
             if packed and (contents := packed.get(len(inputs))) is not None:
                 data = contents.raw(unexpected_contents(name, model_name), datatype)
+                is_laid_out = datatype is DataType.BYTES and contents.element_count == math.prod(shape)
             else:
                 data = encode_contents(tensor.contents, name, datatype, model_name)
             size = len(data)
@@ -228,7 +238,7 @@ def _decode_inputs(wire: WireRequest) -> tuple[list[Tensor], dict[int, MemoryRef
                 f"[request id: {message.id or '<id_unknown>'}] input byte size mismatch for input '{name}' "
                 f"for model '{shown_name(model_name)}'. Expected {byte_size}, got {size}"
             )
-        inputs.append(Tensor(name, datatype, shape, data))
+        inputs.append((LaidOutTensor if is_laid_out else Tensor)(name, datatype, shape, data))
     return inputs, references
 
 

@@ -22,6 +22,7 @@ from protocol.grpc.codec.infer import (
     decode_request,
     parse_request,
 )
+from protocol.grpc.codec.long_contents import LongContents, has_long_contents
 from protocol.grpc.codec.wire import top_level_fields
 from protocol.messages import Buffer, InferenceRequest, Tensor
 from protocol.shared_memory.placement import MemoryReference
@@ -161,6 +162,7 @@ class RequestTemplates:
 
         Raises:
             InvalidArgument: it is not one.
+            LongContents: it takes long.
         """
         if len(data) <= COPY_UP_TO:
             data = bytes(data)
@@ -175,6 +177,8 @@ class RequestTemplates:
                         known.templates.remove(template)
                         known.templates.insert(0, template)
                     return found
+        if len(data) > COPY_UP_TO and has_long_contents(memoryview(data)):
+            raise LongContents
         return parse_request(data)
 
     def decode(self, request: ReadRequest, data: bytes | memoryview) -> DecodedRequest:

@@ -51,14 +51,14 @@ def top_level_fields(data: Buffer) -> list[Field] | None:
     end = len(data)
     while position < end:
         start = position
-        key, position = _varint(data, position)
+        key, position = read_varint(data, position)
         value = position
         match key & 7:
             case 2:  # length-delimited
-                length, value = _varint(data, position)
+                length, value = read_varint(data, position)
                 position = value + length
             case 0:  # varint
-                _, position = _varint(data, position)
+                _, position = read_varint(data, position)
             case 1:  # 64 bits
                 position += 8
             case 5:  # 32 bits
@@ -90,7 +90,7 @@ def cut_field(data: memoryview, number: int) -> tuple[bytes, list[memoryview]] |
     return b"".join(rest), [data[field.value : field.end] for field in found]
 
 
-def _varint(data: Buffer, position: int) -> tuple[int, int]:
+def read_varint(data: Buffer, position: int) -> tuple[int, int]:
     """The value and where it ends; a position far past the end where there is none."""
     value = shift = 0
     for offset in range(position, min(position + 10, len(data))):

@@ -14,6 +14,7 @@ from protocol.errors import Decoupled, Unsupported
 from protocol.grpc.call.framing import Message
 from protocol.grpc.call.stream import Stream
 from protocol.grpc.codec.infer import DecodedRequest, encode_response
+from protocol.grpc.codec.long_contents import LongContents, parse_long_request
 from protocol.grpc.codec.request_templates import ReadRequest, RequestTemplates
 from protocol.load_report import FORMAT_HEADER, load_report_trailers
 from protocol.log.access_record import AccessRecord
@@ -26,6 +27,7 @@ from protocol.sequence_header import SEQUENCE_HEADER, put_sequence_id
 from protocol.server_settings import Trace
 from protocol.services import EdgeServices
 from protocol.shared_memory.placement import PlacedRequest
+from protocol.sync.sliced import run_sliced
 
 NOT_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
@@ -104,7 +106,7 @@ async def model_infer(services: EdgeServices, templates: RequestTemplates, strea
 async def _infer(services: EdgeServices, templates: RequestTemplates, stream: Stream, charge: Charge | None) -> None:
     waiting = time.monotonic_ns()
     data = await stream.recv_message()
-    read = templates.read(data)
+    read = await read_request(templates, data)
     if charge is not None:
         await charge.name_model_when_known(read.model_name)
         charge.settle(Unit.BYTES, len(data))
@@ -122,6 +124,14 @@ async def _infer(services: EdgeServices, templates: RequestTemplates, stream: St
         await send_traced(stream, response, trace)
     finally:
         trace.end()
+
+
+async def read_request(templates: RequestTemplates, data: memoryview) -> ReadRequest:
+    """As `RequestTemplates.read`, in slices where that takes long."""
+    try:
+        return templates.read(data)
+    except LongContents:
+        return await run_sliced(parse_long_request(data))
 
 
 def measured(record: AccessRecord | None, trace: Trace | None) -> Trace | None:

@@ -31,7 +31,7 @@ from protocol.grpc.codec.infer import (
 from protocol.grpc.codec.request_templates import RequestTemplates
 from protocol.grpc.inference.failed_calls import note_failure
 from protocol.grpc.inference.in_order import AnswerOrder
-from protocol.grpc.inference.infer import InferCall, charged, describe, measured, send_traced
+from protocol.grpc.inference.infer import InferCall, charged, describe, measured, read_request, send_traced
 from protocol.grpc.inference.request_tasks import RequestTasks
 from protocol.grpc.inference.stream_access import StreamAccess
 from protocol.grpc.inference.streamed_request import StreamedRequest
@@ -167,7 +167,7 @@ class StreamInfer:
 
     async def _fill(self, request: StreamedRequest, data: memoryview, waiting_ns: int, *, can_submit: bool) -> None:
         request.read_ns = time.monotonic_ns()
-        read = request.read = self._templates.read(data)
+        read = request.read = await read_request(self._templates, data)
         if self._stream.is_draining:
             raise Unavailable(SHUTTING_DOWN)
         is_elsewhere = self._elsewhere is not None and self._services.trace.is_sampling

@@ -15,7 +15,7 @@ from protocol.grpc.access import guarded
 from protocol.grpc.call.stream import Stream
 from protocol.grpc.codec.request_templates import RequestTemplates
 from protocol.grpc.inference.failed_calls import MODEL_INFER, MODEL_STREAM_INFER
-from protocol.grpc.inference.infer import InferCall, answer, describe
+from protocol.grpc.inference.infer import InferCall, answer, describe, read_request
 from protocol.grpc.inference.stream_infer import Elsewhere, StreamInfer
 from protocol.grpc.relay.handlers import Relay
 from protocol.grpc.settings import GrpcSettings
@@ -80,7 +80,7 @@ class LinkedInference:
                 charge.end()
 
     async def _answer(self, stream: Stream, message: memoryview, charge: Charge | None) -> None:
-        read = self._templates.read(message)
+        read = await read_request(self._templates, message)
         origin = stream.origin
         stream.describe = partial(describe, read, time.monotonic_ns(), origin)
         origin.name(read.names.id)

@@ -101,6 +101,31 @@ async def test_large_padded_frames(size: int, padding: int) -> None:
         assert server.counts == {}
 
 
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+async def test_many_texts_in_typed_contents(method: str) -> None:
+    """The loop turns while they are read."""
+    texts = [b"some words", b""] * 50_000
+    request = service_pb2.ModelInferRequest(model_name="echo", id="7")
+    request.inputs.add(name="x", datatype="BYTES", shape=[len(texts)]).contents.bytes_contents.extend(texts)
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with serving() as server, connected(server) as client, trio.open_nursery() as nursery:
+        stream = await client.start_call(f"{SERVICE}/{method}", request.SerializeToString())
+        nursery.start_soon(turn)
+        response = await client.finish(stream)
+        nursery.cancel_scope.cancel()
+    assert response.status == 0
+    assert turns > 20
+    (received,) = server.core.requests
+    assert received.inputs[0].as_numpy().tolist() == texts
+
+
 async def test_a_client_that_leaves_without_a_word() -> None:
     async with serving() as server, connected(server) as client:
         await client.start_call(INFER, wire_request("forever").SerializeToString())
