@@ -10,8 +10,11 @@ import ssl
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from contextlib import closing as closing_at_end
 from dataclasses import dataclass
 from functools import cache
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from tests.bench.peers import HOST
 MEGABYTE = 1 << 20
 WAIT_SECONDS = 120
 MOST_MESSAGE = 256 * MEGABYTE
+TOO_LARGE = 413
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,9 @@ class Target:
             while connection.recv_into(room):
                 pass
         return int(head[9:12])
+
+    def connection(self) -> AbstractContextManager[HTTPConnection]:
+        return closing_at_end(HTTPConnection(HOST, self.ports[0], timeout=WAIT_SECONDS))
 
     def post(self, path: str, body: bytes, expected: int = 200, headers: dict[str, str] | None = None) -> None:
         status = self.http("POST", path, body, headers)
@@ -130,6 +137,68 @@ def json_answer(target: Target) -> None:
     ).encode()
     headers = {"Inference-Header-Content-Length": str(len(text))}
     target.post("/v2/models/large/infer", text + data, headers=headers)
+
+
+def _chat(messages: str) -> bytes:
+    return f'{{"model": "chat", "messages": [{messages}]}}'.encode()
+
+
+@cache
+def _picture() -> bytes:
+    url = f"data:image/png;base64,{'A' * (30 * MEGABYTE)}"
+    return _chat(json.dumps({"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}))
+
+
+@cache
+def _messages() -> bytes:
+    message = '{"role": "user", "content": "some words of a text"}'
+    return _chat(",".join([message] * (30 * MEGABYTE // len(message))))
+
+
+@cache
+def _token_ids() -> bytes:
+    ids = ",".join(["12345"] * (5 * MEGABYTE))
+    return f'{{"model": "chat", "prompt": [{ids}]}}'.encode()
+
+
+@cache
+def _empty_lists() -> bytes:
+    return f'{{"model": "chat", "prompt": [{"[]," * (10 * MEGABYTE)}1]}}'.encode()
+
+
+def openai_picture(target: Target) -> None:
+    target.post("/v1/chat/completions", _picture())
+
+
+def openai_messages(target: Target) -> None:
+    target.post("/v1/chat/completions", _messages(), TOO_LARGE)
+
+
+def openai_token_ids(target: Target) -> None:
+    target.post("/v1/completions", _token_ids(), TOO_LARGE)
+
+
+def openai_empty_lists(target: Target) -> None:
+    target.post("/v1/completions", _empty_lists(), TOO_LARGE)
+
+
+@cache
+def _job_list() -> bytes:
+    numbers = ",".join([str(random.random()) for _ in range(160)])
+    tensor = f'{{"name": "IN", "datatype": "FP32", "shape": [160], "data": [{numbers}]}}'
+    request = f'{{"model_name": "large", "inputs": [{tensor}]}}'
+    return f'{{"requests": [{",".join([request] * (30 * MEGABYTE // len(request)))}]}}'.encode()
+
+
+def job_list(target: Target) -> None:
+    """It is cancelled, and forgotten, as soon as it is there."""
+    with target.connection() as connection:
+        connection.request("POST", "/v2/jobs", _job_list())
+        answer = connection.getresponse()
+        job = json.loads(answer.read())
+        assert answer.status == 202, job
+        connection.request("DELETE", f"/v2/jobs/{job['id']}")
+        connection.getresponse().read()
 
 
 @cache
@@ -220,6 +289,21 @@ def grpc_typed_strings(target: Target) -> None:
     _grpc_call(target, service_pb2.ModelInferRequest(model_name="texts", inputs=[tensor]))
 
 
+def grpc_raw_strings(target: Target) -> None:
+    """32 MB of texts of 20 bytes."""
+    element = (20).to_bytes(4, "little") + b"some words of a text"
+    count = 32 * MEGABYTE // len(element)
+    tensor = service_pb2.ModelInferRequest.InferInputTensor(name="IN", datatype="BYTES", shape=[count])
+    request = service_pb2.ModelInferRequest(model_name="texts", inputs=[tensor], raw_input_contents=[element * count])
+    _grpc_call(target, request)
+
+
+def grpc_typed_integers(target: Target) -> None:
+    tensor = service_pb2.ModelInferRequest.InferInputTensor(name="IN", datatype="INT32", shape=[8 * MEGABYTE])
+    tensor.contents.int_contents.extend(np.arange(8 * MEGABYTE) % 100_000)
+    _grpc_call(target, service_pb2.ModelInferRequest(model_name="integers", inputs=[tensor]))
+
+
 def closing(target: Target) -> None:
     """1000 connections that have asked something are closed at once."""
     opened = []
@@ -272,6 +356,11 @@ CAUSES: dict[str, Cause] = {
         json_malformed,
         json_generate,
         json_answer,
+        openai_picture,
+        openai_messages,
+        openai_token_ids,
+        openai_empty_lists,
+        job_list,
         gzip_bomb,
         handshakes,
         metrics,
@@ -283,6 +372,8 @@ CAUSES: dict[str, Cause] = {
         grpc_raw,
         grpc_typed,
         grpc_typed_strings,
+        grpc_typed_integers,
+        grpc_raw_strings,
         closing,
         cancellations,
         failures,

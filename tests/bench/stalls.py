@@ -48,11 +48,30 @@ input {{ name: "IN" data_type: {datatype} dims: -1 }}
 output {{ name: "OUT" data_type: {datatype} dims: -1 }}
 {more}
 """
+CHAT = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        text = np.array([b"yes"], np.object_)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text)]) for _ in requests]
+"""
+CHAT_CONFIG = """
+backend: "python"
+input { name: "text_input" data_type: TYPE_STRING dims: 1 }
+input { name: "image" data_type: TYPE_STRING dims: -1 optional: true }
+output { name: "text_output" data_type: TYPE_STRING dims: 1 }
+parameters { key: "chat_template" value { string_value:
+  "{% for message in messages %}{% for part in message.content %}{{ part.text }}{% endfor %}{% endfor %}" } }
+"""
 IN_LOOP = 'parameters { key: "ISOLATION" value { string_value: "in_loop" } }'
 # By name: datatype, seconds of a request, and what else its configuration has.
 MODELS = {
     "probe": ("TYPE_FP32", 0.0, IN_LOOP),
     "large": ("TYPE_FP32", 0.0, ""),
+    "integers": ("TYPE_INT32", 0.0, ""),
     "texts": ("TYPE_STRING", 0.0, ""),
     "slow": ("TYPE_FP32", 5.0, ""),
 }
@@ -101,6 +120,10 @@ def repository_of(count: int) -> Iterator[Path]:
             (folder / "1").mkdir(parents=True)
             (folder / "1" / "model.py").write_text(IDENTITY.format(seconds=seconds))
             (folder / "config.pbtxt").write_text(CONFIG.format(datatype=datatype, more=more))
+        chat = Path(name) / "chat"
+        (chat / "1").mkdir(parents=True)
+        (chat / "1" / "model.py").write_text(CHAT)
+        (chat / "config.pbtxt").write_text(CHAT_CONFIG)
         yield Path(name)
 
 
@@ -175,7 +198,7 @@ def started(options: argparse.Namespace, models: Path, folder: Path, *flags: str
     python, _, _, *rest = peer.command
     command = (python, str(Path(__file__).with_name("turns.py")), str(turns), *rest, *flags)
     command += ("--backend-config=python,allow-in-process=true", "--model-control-mode=explicit", "--load-model=*")
-    command += (f"--http-max-input-size={LIMIT}", "--debug-loop-lag-ms=10")
+    command += (f"--http-max-input-size={LIMIT}", "--debug-loop-lag-ms=10", f"--jobs-store={folder / 'jobs'}")
     server = Server(replace(peer, command=command, models=models), folder / "log", ready_seconds=LOAD_SECONDS)
     server.start()
     try:
