@@ -14,7 +14,7 @@ from actors.mail.messages import ShapeKey
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument, ServerError
 from protocol.messages import InferenceRequest, LaidOutTensor, Tensor
-from protocol.sync.sliced import Sliced
+from protocol.sync.sliced import Sliced, in_one_go
 from repository.model_config import ModelConfig, ModelInput
 from repository.shape_rules import read_shape_rules
 
@@ -222,8 +222,7 @@ class RequestChecker:
             if isinstance(tensor, RefusedTensor):
                 raise tensor.refusal
             if type(tensor) is not LaidOutTensor:
-                for _ in self._look_at_elements(request, tensor):
-                    pass
+                in_one_go(self._look_at_elements(request, tensor))
         elif tensor.byte_size != tensor.element_count * tensor.datatype.itemsize:
             raise _refused(
                 request,

@@ -7,10 +7,12 @@ import numpy as np
 
 from protocol.sync.sliced import Sliced
 
+# What is worth it: less is joined in one go.
+JOINED_AT_ONCE = 1 << 20
 _PIECE = 1 << 17
 
 
-def join(parts: list[bytes]) -> Sliced[memoryview]:
+def join(parts: list[bytes] | list[bytes | bytearray | memoryview]) -> Sliced[memoryview]:
     """All parts one behind the other. The list is emptied, so that no part is kept for longer than it must be."""
     whole = np.empty(sum(map(len, parts)), np.uint8).data
     parts.reverse()

@@ -201,7 +201,7 @@ class _LooseJobList(msgspec.Struct):
     webhook: Any = None
 
 
-_LIST_READER = JsonReader(JobList)
+LIST_READER = JsonReader(JobList)
 _MEMBERS = msgspec.json.Decoder(_Members)
 read_source_body = JsonReader(SourceBody).read
 _LOOSE_READER = JsonReader(_LooseJobList)
@@ -221,14 +221,14 @@ def has_source(body: Buffer) -> bool:
 def read_job_list(body: Buffer) -> JobList:
     """Raises InvalidArgument."""
     try:
-        return _LIST_READER.read(body)
+        return LIST_READER.read(body)
     except InvalidArgument:
         text = bytes(body)
         if b"NaN" not in text and b"Infinity" not in text:
             raise
     loose = _LOOSE_READER.read(body)
     head = {name: getattr(loose, name) for name in ("metadata", "timeout", "webhook")}
-    checked = _LIST_READER.read(json.dumps({**head, "requests": loose.requests and [0]}, default=str).encode())
+    checked = LIST_READER.read(json.dumps({**head, "requests": loose.requests and [0]}, default=str).encode())
     checked.requests = [msgspec.Raw(json.dumps(request).encode()) for request in loose.requests[: MAX_ITEMS + 1]]
     if len(checked.requests) > MAX_ITEMS:
         raise InvalidArgument(f"'requests': expected at most {MAX_ITEMS}, got {len(loose.requests)}")

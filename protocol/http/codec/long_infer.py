@@ -26,7 +26,7 @@ from protocol.http.codec.packed_data import PackedData
 from protocol.messages import Buffer
 from protocol.sync.sliced import Sliced
 
-_DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[')
+DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[')
 _FIRST_PART = 1 << 16
 
 
@@ -40,7 +40,7 @@ def decode_long_request(
     if json_size > max_input_size:
         raise json_too_large(json_size, max_input_size)
     text = view[:json_size]
-    arrays = yield from find_long_arrays(text, _DATA)
+    arrays = yield from find_long_arrays(text, DATA)
     if not arrays:
         yield from _refuse_early(text)
         return None

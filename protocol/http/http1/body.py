@@ -16,12 +16,9 @@ from protocol.http.http1.events import Content, Refusal, Signal
 from protocol.http.http1.protocol import Http1Protocol
 from protocol.limits.request_memory import RequestShare
 from protocol.messages import Buffer
-from protocol.sync.joined import join
+from protocol.sync.joined import JOINED_AT_ONCE, join
 from protocol.sync.sliced import run_sliced
 from protocol.sync.turns import Received
-
-# Parts of more are joined in slices.
-_JOINED_AT_ONCE = 1024 * 1024
 
 
 class BodySource(Protocol):
@@ -103,7 +100,7 @@ class IncomingBody:
             came = 0
             match event:
                 case Signal.END_OF_REQUEST:
-                    if self._received > _JOINED_AT_ONCE:
+                    if self._received > JOINED_AT_ONCE:
                         return await run_sliced(join(parts))
                     return parts[0] if len(parts) == 1 else b"".join(parts)
                 case Refusal():

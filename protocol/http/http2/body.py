@@ -72,6 +72,13 @@ class StreamBody:
         parts, self._parts = self._parts, []
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def take_parts(self) -> list[Buffer] | None:
+        """What `whole` would have to join, once; None where it has nothing to join."""
+        if self._large is not None or len(self._parts) < 2:
+            return None
+        parts, self._parts = self._parts, []
+        return parts
+
     def take(self) -> Buffer:
         """What has come since the last time, for who reads it as it comes."""
         self._is_streamed = True

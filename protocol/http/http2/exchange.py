@@ -21,6 +21,8 @@ from protocol.http.http2.output import HttpOutput
 from protocol.http.reply import Headers, Reply
 from protocol.limits.request_memory import RequestShare
 from protocol.messages import Buffer
+from protocol.sync.joined import JOINED_AT_ONCE, join
+from protocol.sync.sliced import run_sliced
 from protocol.sync.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -107,7 +109,8 @@ class Http2Exchange:
                 limit.check(counted)
             self._owner.acknowledge(self.id, body)
             if body.has_ended:
-                return body.whole()
+                parts = body.take_parts() if body.received > JOINED_AT_ONCE else None
+                return body.whole() if parts is None else await run_sliced(join(parts))
             deadline = pause_seconds + min(trio.current_time(), started + counted / MIN_BODY_RATE)
             with trio.move_on_at(deadline) as waiting:
                 await self._arrived.wait()

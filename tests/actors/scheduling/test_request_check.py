@@ -11,7 +11,7 @@ from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument
 from protocol.messages import InferenceRequest, LaidOutTensor, Tensor
 from repository.model_config import ModelConfig, ModelInput, ModelOutput, ModelParameter
-from tests.protocol.sync.finishing import finish
+from tests.sliced import finished
 
 BATCHING = ModelConfig(
     name="m",
@@ -275,7 +275,7 @@ class TestLongTexts:
     def test_what_is_wrong_before_them_is_told_first(self) -> None:
         checker = RequestChecker(PLAIN)
         request = InferenceRequest("p", [text(b"\0" * 4 * MANY + b"x", MANY, 1)])
-        finish(checker.look_at_texts(request))
+        finished(checker.look_at_texts(request))
         with pytest.raises(InvalidArgument, match="unexpected shape"):
             checker.check(request)
 

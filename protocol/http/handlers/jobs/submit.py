@@ -6,7 +6,8 @@ outlives its client and the server.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ import trio
 from protocol.errors import InvalidArgument, ServerError, Unavailable
 from protocol.http.codec.infer import HEADER_LENGTH, decode_infer_request, parse_header_length
 from protocol.http.codec.jobs import (
+    JobList,
     fingerprint,
     has_source,
     idempotency_key,
@@ -26,8 +28,9 @@ from protocol.http.codec.jobs import (
     timeout_of,
     webhook_of,
 )
+from protocol.http.codec.long_jobs import read_long_listed, split_long_list
 from protocol.http.codec.query import read_query
-from protocol.http.exchange import JSON_IN_THREAD_ABOVE, HttpRequest
+from protocol.http.exchange import JSON_IN_THREAD_ABOVE, JSON_SLICED_ABOVE, HttpRequest
 from protocol.http.handlers import infer as inference_handler
 from protocol.http.handlers.generate import decode as decode_generate
 from protocol.http.handlers.generate import generate
@@ -43,8 +46,12 @@ from protocol.jobs.store import NewItem, NewJob
 from protocol.jobs.webhook import Webhook
 from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest
 from protocol.quotas.quota import Unit
+from protocol.sync.sliced import Sliced, in_one_go, run_sliced
 
 T = TypeVar("T")
+
+# A request of a list that has more bytes is read in slices.
+_LONG_ABOVE = 1 << 15
 
 
 async def infer_or_job(request: HttpRequest) -> Reply | None:
@@ -79,9 +86,7 @@ async def create_of_list(request: HttpRequest) -> Reply:
     jobs_of(request)
     if has_source(request.body):
         return await _created(request, _read_source(request))
-    making = await _in_thread_if_long(
-        partial(_read_list, request.body, request.settings.max_input_size), len(request.body)
-    )
+    making = await _read_list(request.body, request.settings.max_input_size)
     for model, version in {(item.model, LATEST_VERSION) for item in making.items}:
         check_model(request.core, model, version)
     return await _created(request, making)
@@ -124,27 +129,50 @@ async def _infer_item(request: HttpRequest) -> NewItem:
     return NewItem(inference.model_name, encode_request(inference), form=form)
 
 
-def _read_list(body: Buffer, max_input_size: int) -> _Making:
-    """Pure. Raises what is wrong with the list, or with one of its requests."""
-    listed = read_job_list(body)
+async def _read_list(body: Buffer, max_input_size: int) -> _Making:
+    """Raises what is wrong with the list, or with one of its requests."""
+    if len(body) > JSON_SLICED_ABOVE:
+        listed = await run_sliced(split_long_list(body))
+        if listed is not None:
+            making = await run_sliced(_making_of(listed, max_input_size, _LONG_ABOVE))
+            if making is not None:
+                return making
+    return await _in_thread_if_long(lambda: _made_in_one_go(body, max_input_size), len(body))
+
+
+def _made_in_one_go(body: Buffer, max_input_size: int) -> _Making:
+    making = in_one_go(_making_of(read_job_list(body), max_input_size))
+    assert making is not None  # nothing is long
+    return making
+
+
+def _making_of(listed: JobList, max_input_size: int, long_above: float = math.inf) -> Sliced[_Making | None]:
+    """Pure. None where a request of more bytes cannot be read in slices. Raises what is wrong with one."""
     form = ResultForm(is_list=True).encode()
     items: list[NewItem] = []
     for index, text in enumerate(listed.requests):
         try:
-            named = read_listed_request(text)
-            decoded = decode_infer_request(
-                memoryview(text),
-                None,
-                model_name=named.model_name,
-                model_version=named.version,
-                max_input_size=max_input_size,
-            )
+            if len(memoryview(text)) > long_above:
+                found = yield from read_long_listed(text, max_input_size)
+                if found is None:
+                    return None
+                named, decoded = found
+            else:
+                named = read_listed_request(text)
+                decoded = decode_infer_request(
+                    memoryview(text),
+                    None,
+                    model_name=named.model_name,
+                    model_version=named.version,
+                    max_input_size=max_input_size,
+                )
             refuse_placement(decoded.placement)
             refuse_sequence(decoded.request)
         except ServerError as error:
             error.message = f"requests[{index}]: {error.message}"
             raise
         items.append(NewItem(named.model_name, encode_request(decoded.request), named.custom_id, form))
+        yield
     models = {item.model for item in items}
     return _Making(
         items,
@@ -253,5 +281,5 @@ async def _charge(request: HttpRequest, making: _Making) -> None:
     charge.goes_on = True
 
 
-async def _in_thread_if_long(call: partial[T], size: int) -> T:
+async def _in_thread_if_long(call: Callable[[], T], size: int) -> T:
     return await trio.to_thread.run_sync(call) if size > JSON_IN_THREAD_ABOVE else call()

@@ -18,7 +18,7 @@ from protocol.grpc.codec.messages import parse
 from protocol.grpc.codec.request_templates import RequestTemplates
 from protocol.messages import LaidOutTensor
 from protocol.proto import message_class
-from tests.protocol.sync.finishing import finish
+from tests.sliced import finished
 
 SIGNED_64, UNSIGNED_64 = st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, (1 << 64) - 1)
 VALUES: dict[str, tuple[st.SearchStrategy[Any], tuple[str, ...]]] = {
@@ -50,7 +50,7 @@ def in_one_go(data: bytes) -> WireRequest:
 
 def outcome(data: bytes, *, in_slices: bool) -> Any:
     try:
-        wire = finish(parse_long_request(memoryview(data))) if in_slices else in_one_go(data)
+        wire = finished(parse_long_request(memoryview(data))) if in_slices else in_one_go(data)
         decoded = decode_request(wire)
     except ServerError as error:
         return type(error), error.message
@@ -152,7 +152,7 @@ def test_who_cannot_wait_is_told() -> None:
     floats = message_of(("FP32", {"fp32_contents": [1.0] * 20000}))
     assert templates.read(floats).model_name == "m"
     assert not has_long_contents(memoryview(floats))
-    assert DataType.FP32 is decode_request(finish(parse_long_request(memoryview(floats)))).request.inputs[0].datatype
+    assert DataType.FP32 is decode_request(finished(parse_long_request(memoryview(floats)))).request.inputs[0].datatype
     assert np.array_equal(
-        decode_request(finish(parse_long_request(memoryview(floats)))).request.inputs[0].as_numpy(), np.ones(20000)
+        decode_request(finished(parse_long_request(memoryview(floats)))).request.inputs[0].as_numpy(), np.ones(20000)
     )

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.http.codec.json_values import has_more_values
-from tests.protocol.sync.finishing import finish
+from tests.sliced import finished
 
 TEXTS = st.text(st.sampled_from('a,[]{}"\\ \n\u00e4\U0001f600'), max_size=8)
 VALUES = st.recursive(
@@ -24,7 +24,7 @@ VALUES = st.recursive(
 def count(text: bytes, window_size: int) -> int:
     """The least number that there are no more than."""
     most = 0
-    while finish(has_more_values(memoryview(text), most, window_size=window_size)):
+    while finished(has_more_values(memoryview(text), most, window_size=window_size)):
         most += 1
     return most
 
@@ -39,7 +39,7 @@ def test_windows_of_any_size_find_what_is_outside_of_texts(value: Any, is_ascii:
 @pytest.mark.parametrize("text", [b"", b"\\", b'"', b'"\\', b'[1,"a\\', b"\\\\\\"])
 @pytest.mark.parametrize("window_size", [2, 3])
 def test_a_text_that_is_no_json_is_read_to_its_end(text: bytes, window_size: int) -> None:
-    assert not finish(has_more_values(memoryview(text), 10, window_size=window_size))
+    assert not finished(has_more_values(memoryview(text), 10, window_size=window_size))
 
 
 def test_no_more_is_read_than_has_to_be() -> None:
