@@ -147,6 +147,23 @@ def test_a_list_has_a_line_for_each_request(ann: JobClient) -> None:
     assert "from 0 to 2" in ann.call("GET", f"/v2/jobs/{job['id']}/result?item=3").json["error"]
 
 
+def test_a_long_list_is_read_as_a_short_one(ann: JobClient) -> None:
+    """In slices: one of its requests is long itself."""
+    requests = [{"model_name": "add_sub", "custom_id": f"number {i}", **body(float(i), rows=1)} for i in range(300)]
+    requests.append({"model_name": "add_sub", **body(0.5, rows=500)})
+    made = ann.call("POST", "/v2/jobs", {"requests": requests, "metadata": {"batch": "long"}})
+    assert made.status == 202, made.body
+    job = ann.ended(made.json["id"])
+    assert (job["metadata"], job["model_name"], job["counts"]["total"]) == ({"batch": "long"}, "add_sub", 301)
+    assert ann.call("GET", f"/v2/jobs/{job['id']}/result").lines[7]["custom_id"] == "number 7"
+    assert sum_of(ann.call("GET", f"/v2/jobs/{job['id']}/result?item=7")) == [14.0] * 16
+    wrong = ann.call("POST", "/v2/jobs", {"requests": [*requests, {"model_name": "add_sub", "inputs": 3}]})
+    assert (wrong.status, wrong.json["error"][:14]) == (400, "requests[301]:")
+    requests[300]["inputs"][0]["shape"] = [499, 16]
+    wrong = ann.call("POST", "/v2/jobs", {"requests": requests})
+    assert (wrong.status, wrong.json["error"][:14]) == (400, "requests[300]:")
+
+
 def test_an_idempotency_key_makes_one_job_of_repeated_requests(ann: JobClient, bob: JobClient) -> None:
     key = {"Idempotency_Key": "a key of mine"}
     first = ann.call("POST", "/v2/models/add_sub/jobs", body(), **key)

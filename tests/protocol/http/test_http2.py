@@ -62,7 +62,7 @@ async def test_requests_of_every_kind(serve: Serve) -> None:
 
 async def test_a_tensor_larger_than_every_window(serve: Serve) -> None:
     """Sent and received in pieces, as the windows open."""
-    array = np.random.default_rng(0).integers(0, 100, 200_000, np.int32)
+    array = np.random.default_rng(0).integers(0, 100, 400_000, np.int32)
     body, size = infer_body([("A", DataType.INT32, array, True)], parameters={"binary_data_output": True})
     client = await connect(await serve())
     stream_id = await client.start("POST", INFER, None, [("inference-header-content-length", str(size))])

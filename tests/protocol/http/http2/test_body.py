@@ -55,3 +55,17 @@ def test_a_body_that_is_not_as_long_as_was_said(declared: int, pieces: list[byte
     for number, piece in enumerate(pieces):
         body.feed(piece, len(piece), has_ended=number + 1 == len(pieces))
     assert body.is_wrong
+
+
+def test_parts_are_taken_where_there_are_several() -> None:
+    body = StreamBody(None)
+    body.feed(b"a" * 100_000, 0, has_ended=False)
+    assert body.take_parts() is None, "nothing is to be joined"
+    body.feed(b"b", 0, has_ended=True)
+    assert body.take_parts() == [b"a" * 100_000, b"b"]
+    assert body.whole() == b""
+    sized = StreamBody(len(LARGE))
+    sized.feed(LARGE[:1000], 0, has_ended=False)
+    sized.feed(LARGE[1000:], 0, has_ended=True)
+    assert sized.take_parts() is None, "it is in one piece"
+    assert bytes(sized.whole()) == LARGE
