@@ -12,7 +12,7 @@ import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -37,10 +37,21 @@ class WholeOnly(Exception):
     """Only who reads the whole in one go can tell what it means."""
 
 
-class Rest:
-    """The text with a short list in place of each array, which nobody else can have written."""
+class Span(Protocol):
+    """Of a text."""
 
-    def __init__(self, text: memoryview, arrays: Sequence[LongArray]) -> None:
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+
+class Rest:
+    """The text with a short list in place of each array, or of whatever else is long, which nobody else can have
+    written."""
+
+    def __init__(self, text: memoryview, arrays: Sequence[Span]) -> None:
         self.mark = secrets.token_hex(16)
         self._size = len(text)
         parts: list[bytes] = []

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import base64
 import binascii
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from protocol.core import LoadParameters, ModelIndex, ModelRepository
 from protocol.errors import InvalidArgument, Unsupported
+from protocol.http.codec.base64_text import decode_base64
 from protocol.http.codec.json_pieces import json_list_reply
 from protocol.http.codec.json_text import JsonReader
-from protocol.http.exchange import HttpRequest
+from protocol.http.codec.long_json import Rest
+from protocol.http.codec.long_texts import find_long_texts
+from protocol.http.exchange import JSON_SLICED_ABOVE, HttpRequest
 from protocol.http.reply import Reply, json_reply
 from protocol.sync.sliced import run_sliced
 
@@ -57,13 +61,15 @@ async def load_model(request: HttpRequest) -> Reply:
     _refuse_repository_name(request)
     config: str | None = None
     files: dict[str, bytes] = {}
-    for key, value in _control_parameters(request).items():
+    for key, value in (await _load_parameters(request)).items():
         if key == "config":
-            config = _string(key, value)
+            config = str(value, "ascii") if isinstance(value, memoryview) else _string(key, value)
         elif key.startswith(_FILE_PREFIX):
-            files[key.removeprefix(_FILE_PREFIX)] = _base64(key, _string(key, value))
+            text = value if isinstance(value, memoryview) else _string(key, value)
+            files[key.removeprefix(_FILE_PREFIX)] = await _base64(key, text)
         else:
-            raise InvalidArgument(f"Unrecognized load parameter '{key}' with type '{type(value).__name__}'")
+            kind = str if isinstance(value, memoryview) else type(value)
+            raise InvalidArgument(f"Unrecognized load parameter '{key}' with type '{kind.__name__}'")
     await request.core.load_model(request.model_name, LoadParameters(config, files))
     return Reply()
 
@@ -122,6 +128,21 @@ def _control_parameters(request: HttpRequest) -> dict[str, Any]:
     return (_CONTROL_READER.read(request.body).parameters or {}) if request.body else {}
 
 
+async def _load_parameters(request: HttpRequest) -> dict[str, Any]:
+    """Those of a load, with views of the body in place of long texts."""
+    if len(request.body) > JSON_SLICED_ABOVE:
+        body = memoryview(request.body)
+        texts = await run_sliced(find_long_texts(body))
+        rest = Rest(body, texts)
+        with suppress(InvalidArgument):  # told by who reads all of it
+            parameters = _CONTROL_READER.read(rest.text).parameters or {}
+            numbers = {key: rest.number_of(value) for key, value in parameters.items()}
+            found = {key: body[texts[n].start + 1 : texts[n].end - 1] for key, n in numbers.items() if n is not None}
+            if len(found) == len(texts):
+                return {**parameters, **found}
+    return _control_parameters(request)
+
+
 def _refuse_repository_name(request: HttpRequest) -> None:
     if "repository_name" in request.path_parameters:
         raise Unsupported("'repository_name' specification is not supported")
@@ -133,8 +154,10 @@ def _string(key: str, value: object) -> str:
     raise InvalidArgument(f"Unable to parse '{key}': attempt to access JSON non-string as string, got {value!r:.40}")
 
 
-def _base64(key: str, text: str) -> bytes:
+async def _base64(key: str, text: str | memoryview) -> bytes:
     try:
-        return base64.b64decode(text, validate=True)
+        if isinstance(text, str):
+            return base64.b64decode(text, validate=True)
+        return await run_sliced(decode_base64(text))
     except (binascii.Error, ValueError) as exc:
         raise InvalidArgument(f"Load parameter '{key}' must be the file's content in base64: {exc}") from None

@@ -70,6 +70,23 @@ async def test_a_load_with_overrides() -> None:
     assert core.calls == [("load", "m", expected)]
 
 
+async def test_a_load_with_long_files() -> None:
+    """Decoded in slices, from the body."""
+    core, contents = FakeCore(), {"1/model.onnx": bytes(range(256)) * 1000, "1/short": b"x"}
+    files = {f"file:{name}": base64.b64encode(content).decode() for name, content in contents.items()}
+    config = "{" + " " * 200_000 + "}"
+    assert (await post(core, LOAD, {"parameters": {"config": config, **files}})).status == 200
+    assert core.calls == [("load", "m", LoadParameters(config, contents))]
+    for wrong, text in (
+        ({**files, "file:1/x": "A" * 200_001}, "Load parameter 'file:1/x' must be the file's content in base64: "),
+        ({**files, "x": "A" * 200_000}, "Unrecognized load parameter 'x' with type 'str'"),
+        ({**files, "A" * 200_000: 1}, "Unrecognized load parameter 'AAAA"),
+        ("A" * 200_000, "Unable to parse 'parameters': attempt to access JSON non-object as object, got str"),
+    ):
+        answer = await post(core, LOAD, {"parameters": wrong})
+        assert (answer.status, answer.error[: len(text)]) == (400, text)
+
+
 @pytest.mark.parametrize(
     ("parameters", "text"),
     [
