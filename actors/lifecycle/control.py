@@ -126,6 +126,7 @@ class ModelControl:
                 self._table.changed()
             raise
         entry = self._table.entry(directory.identifier)
+        entry.is_passing = False
         needed = await self._needs(entry, directory, parameters)
         with self._dependencies.wanted(needed.names):
             await self._load_composing(entry, needed, tried, within_budget=parameters.within_budget)
@@ -185,16 +186,16 @@ class ModelControl:
         check_model_name(name)
         files = await trio.to_thread.run_sync(OverrideFiles, name, parameters.files)
         try:
-            entry = self._table.find_entry(name) or self._table.entry(name)
-            needed = await self._needs(entry, files.directory, parameters)
-            with self._dependencies.wanted(needed.names):
-                await self._load_composing(entry, needed, frozenset(), within_budget=parameters.within_budget)
-                async with entry.lock:
-                    source = await self._read(entry, files.directory, files.directory, parameters)
-                    async with self._load_limit:
-                        await self._life_cycle.replace(entry, files.directory, source, parameters, files)
-                    entry.is_overridden = True
-            return entry
+            with self._table.passing_entry(name) as entry:
+                needed = await self._needs(entry, files.directory, parameters)
+                with self._dependencies.wanted(needed.names):
+                    await self._load_composing(entry, needed, frozenset(), within_budget=parameters.within_budget)
+                    async with entry.lock:
+                        source = await self._read(entry, files.directory, files.directory, parameters)
+                        async with self._load_limit:
+                            await self._life_cycle.replace(entry, files.directory, source, parameters, files)
+                        entry.is_overridden = True
+                return entry
         finally:
             await release(files)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import trio
@@ -27,6 +28,8 @@ UNLOADED = "unloaded"
 # The one after an unload for want of memory.
 EVICTED = "unloaded for the memory budget; the next request loads it again"
 DELIBERATE = (UNLOADED, EVICTED)
+# How many models are remembered that serve no more and that no repository is known to have.
+KEPT_PASSING = 100
 
 
 class ModelState(enum.Enum):
@@ -63,7 +66,8 @@ class ModelEntry:
     last load needed, and `needed_names` the names by which its configuration calls those that have others.
     `is_explicit`: the model was loaded by its own name, not only for an ensemble that needs it. `is_overridden`: the
     load call has given configuration or files. `evicted` are the versions that the memory budget has unloaded, as they
-    were: they answer all that needs no instance, and a request has them loaded anew (`actors.lifecycle.residence`)."""
+    were: they answer all that needs no instance, and a request has them loaded anew (`actors.lifecycle.residence`).
+    `is_passing`: no repository is known to have it; `loads_under_way` counts the loads that will write to the entry."""
 
     name: str
     lock: trio.Lock = field(default_factory=trio.Lock)
@@ -76,6 +80,8 @@ class ModelEntry:
     is_explicit: bool = False
     is_overridden: bool = False
     evicted: dict[int, Servable] = field(default_factory=dict)
+    is_passing: bool = False
+    loads_under_way: int = 0
 
     @property
     def can_serve(self) -> bool:
@@ -131,6 +137,16 @@ class ModelEntry:
         return bool(self.failure or self.reload_failure) or any(
             version.state is ModelState.UNAVAILABLE and version.reason not in DELIBERATE
             for version in self.versions.values()
+        )
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing is left of the model but what became of it."""
+        return not (
+            self.loads_under_way
+            or self.evicted
+            or self.lock.locked()
+            or any(version.state is not ModelState.UNAVAILABLE for version in self.versions.values())
         )
 
     def note_failure(self, reason: str) -> None:
@@ -192,6 +208,30 @@ class ModelTable:
             found = self.entries[identifier] = ModelEntry(identifier)
             self._named[self.split(identifier)[1]].append(found)
         return found
+
+    @contextmanager
+    def passing_entry(self, name: str) -> Iterator[ModelEntry]:
+        """The entry of a model that no repository needs to have, for a load. Clients make up such names, so only the
+        last `KEPT_PASSING` of those that are gone are remembered."""
+        entry = self.find_entry(name)
+        if entry is None:
+            gone = [each for each in self.entries.values() if each.is_passing and each.is_gone]
+            for each in gone[: max(0, len(gone) + 1 - KEPT_PASSING)]:
+                self._forget(each)
+            entry = self.entry(name)
+            entry.is_passing = True
+        entry.loads_under_way += 1
+        try:
+            yield entry
+        finally:
+            entry.loads_under_way -= 1
+
+    def _forget(self, entry: ModelEntry) -> None:
+        del self.entries[entry.name]
+        name = self.split(entry.name)[1]
+        self._named[name].remove(entry)
+        if not self._named[name]:
+            del self._named[name]
 
     def split(self, identifier: str) -> tuple[str, str]:
         """Namespace and name."""

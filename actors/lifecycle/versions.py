@@ -309,8 +309,8 @@ class ModelLifeCycle:
         self._table.changed()
         version.reason = version.reason or UNLOADED
         logger.info("successfully unloaded '%s' version %d", name, version.version)
-        entry = self._table.entry(name)
-        if self._residence is not None and not entry.ready_versions:
+        entry = self._table.entries.get(name)
+        if self._residence is not None and entry is not None and not entry.ready_versions:
             self._residence.note_gone(entry)
         self._freed_memory.note_unloaded(age)
 

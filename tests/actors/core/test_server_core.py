@@ -14,6 +14,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.core.server_core import ControlMode, CoreSettings, ServerCore
+from actors.lifecycle.table import KEPT_PASSING
 from actors.mail.reply_slot import ReplySlot
 from backends.registry import BackendRegistry
 from protocol.core import LoadParameters, ModelIndex, ModelStatistics
@@ -316,6 +317,29 @@ async def test_a_model_can_be_brought_by_the_load_call(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgument, match="failed to write the override files"):
             await core.load_model("m", LoadParameters(config=OVERRIDE, files={"1": b"", "1/x": b""}))
     assert left() == []
+
+
+async def test_models_that_clients_made_up_are_forgotten_when_they_are_gone(tmp_path: Path) -> None:
+    """Those that serve, those of the repositories, and the last of the others stay."""
+    add_model(tmp_path, "m")
+    broken = LoadParameters(config='{"backend": "none"}', files={"1/weights": b""})
+    working = LoadParameters(config=OVERRIDE, files={"1/weights": b""})
+    async with running(tmp_path, mode=ControlMode.EXPLICIT, load=["m"]) as core:
+        await core.load_model("stays", working)
+        for number in range(KEPT_PASSING):
+            with pytest.raises(InvalidArgument):
+                await core.load_model(f"broken{number}", broken)
+            await core.load_model(f"brief{number}", working)
+            await core.unload_model(f"brief{number}")
+        await core.unload_model("m")
+        states = {"UNLOADING"}
+        while "UNLOADING" in states:  # their files are removed in threads
+            names = {each.name: each for each in await core.repository_index()}
+            states = {each.state for each in names.values()}
+        assert names["stays"].state == "READY"
+        assert (names["m"].reason, names[f"brief{KEPT_PASSING - 1}"].reason) == ("unloaded", "unloaded")
+        assert "'none'" in names[f"broken{KEPT_PASSING - 1}"].reason
+        assert len(names) == KEPT_PASSING + len(["m", "stays"])
 
 
 async def test_stopping_refuses_new_work_and_finishes_the_accepted(tmp_path: Path, autojump_clock: MockClock) -> None:
