@@ -16,6 +16,8 @@ from repository.model_config import InstanceKind, ModelConfig, ModelInstanceGrou
 
 # Far above any real model, far below what would exhaust the machine before the first instance has loaded.
 MAX_INSTANCES_PER_GROUP = 1024
+# All groups together: a configuration may have as many groups as it likes.
+MAX_INSTANCES = 4 * MAX_INSTANCES_PER_GROUP
 MINIMUM_COMPUTE_CAPABILITY = 6.0
 
 
@@ -120,6 +122,7 @@ def validate_instance_groups(config: ModelConfig) -> None:
         raise InvalidArgument(f"must specify one or more 'instance group's for {config.name}")
     if all(group.passive for group in config.instance_group):
         raise InvalidArgument(f"all instance groups of model {config.name} are passive, so none would take a request")
+    total = 0
     for group in config.instance_group:
         where = f"instance group {group.name} of model {config.name}"
         if group.kind in (InstanceKind.MODEL, InstanceKind.CPU) and group.gpus:
@@ -141,6 +144,12 @@ def validate_instance_groups(config: ModelConfig) -> None:
         instances = group.count * max(1, len(group.gpus))
         if instances > MAX_INSTANCES_PER_GROUP:
             raise InvalidArgument(f"{where} has {instances} instances, at most {MAX_INSTANCES_PER_GROUP} are allowed")
+        total += instances
+    if total > MAX_INSTANCES:
+        raise InvalidArgument(
+            f"the {len(config.instance_group)} instance groups of model {config.name} have {total} instances together, "
+            f"at most {MAX_INSTANCES} are allowed"
+        )
 
 
 def resolve_instances(config: ModelConfig) -> tuple[InstancePlacement, ...]:

@@ -28,9 +28,18 @@ from backends.python.workers.link import WorkerFailed, WorkerLink
 from backends.python.workers.readiness import Readiness
 from protocol.errors import Internal
 from repository.json_form import to_json_form
-from repository.model_config import InstanceKind
+from repository.model_config import InstanceKind, ModelConfig
 
 T = TypeVar("T")
+
+# The place of a `_ConfigText` in what the instances of a load share.
+_CONFIG_TEXT = "python: configuration"
+
+
+@dataclass(frozen=True, slots=True)
+class _ConfigText:
+    config: ModelConfig
+    text: str
 
 
 @dataclass(eq=False, slots=True)
@@ -128,7 +137,7 @@ def _arguments(spec: InstanceSpec, name: str) -> dict[str, str]:
     """The arguments of the model's `initialize`."""
     source = spec.source
     return {
-        "model_config": json.dumps(to_json_form(source.config)),
+        "model_config": _config_text(source),
         "model_instance_kind": spec.kind.name,
         "model_instance_name": name,
         "model_instance_device_id": str(spec.device_id),
@@ -136,6 +145,14 @@ def _arguments(spec: InstanceSpec, name: str) -> dict[str, str]:
         "model_version": str(source.version),
         "model_name": source.name,
     }
+
+
+def _config_text(source: ModelSource) -> str:
+    """The configuration as the model gets it; written once for all instances that have the same."""
+    kept = source.shared.get(_CONFIG_TEXT)
+    if not (isinstance(kept, _ConfigText) and kept.config is source.config):
+        kept = source.shared[_CONFIG_TEXT] = _ConfigText(source.config, json.dumps(to_json_form(source.config)))
+    return kept.text
 
 
 async def begin(

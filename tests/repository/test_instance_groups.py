@@ -162,6 +162,11 @@ def profiled(*profiles: str) -> ModelInstanceGroup:
             "",
             "instance group m_0 of model m has 1200 instances, at most 1024 are allowed",
         ),
+        (
+            (group(CPU, 1000),) * 5,
+            "",
+            "the 5 instance groups of model m have 5000 instances together, at most 4096 are allowed",
+        ),
     ],
 )
 def test_broken_rules(groups: tuple[ModelInstanceGroup, ...], platform: str, message: str) -> None:

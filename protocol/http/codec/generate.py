@@ -16,7 +16,7 @@ import msgspec
 from protocol.core import ModelMetadata, TensorMetadata
 from protocol.datatypes import BY_PROTOCOL_NAME, DataType
 from protocol.errors import InvalidArgument
-from protocol.http.codec.infer import json_parameter
+from protocol.http.codec.infer import MAX_TENSORS, json_parameter
 from protocol.http.codec.json_text import NESTING_TEXT, JsonReader
 from protocol.http.codec.packed_data import PackedData
 from protocol.http.codec.parameters import custom_parameter
@@ -100,9 +100,11 @@ def _request_id(members: Mapping[str, Any]) -> str:
 
 
 def _check_keys(members: Mapping[str, Any], text: bytes) -> None:
-    """Refuse a name that is given twice, of which a parser keeps the last. Mostly a look at the text tells that there
-    is none."""
+    """Refuse more names than a request may have, and a name that is given twice, of which a parser keeps the last.
+    Mostly a look at the text tells that there is none."""
     keys = [*members, *(inner if isinstance(inner := members.get("parameters"), dict) else ())]
+    if len(keys) > MAX_TENSORS:
+        raise InvalidArgument(f"the request has {len(keys)} keywords, expected at most {MAX_TENSORS}")
     # A backslash can write one name in several ways.
     if len(keys) <= _MOST_SOUGHT and b"\\" not in text and all(text.count(b'"%b"' % _utf8(key)) == 1 for key in keys):
         return

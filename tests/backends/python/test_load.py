@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ import pytest
 import trio
 
 from backends.interface import InstanceDied
+from backends.python import loaded_model
+from backends.python.backend import PythonBackend
 from protocol.errors import Internal, InvalidArgument, ServerError
 from repository.json_form import to_json_form
-from repository.model_config import InstanceKind
+from repository.model_config import InstanceKind, ModelConfig
 from tests.backends.python.models import (
     CONFIG,
     IDENTITY,
@@ -78,6 +81,22 @@ async def test_initialize_gets_strings(tmp_path: Path) -> None:
         "model_name": "m",
     }
     assert folder.decode() == str(tmp_path / "1")
+
+
+async def test_the_configuration_is_written_once_for_all_instances(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[ModelConfig] = []
+
+    def write(config: ModelConfig) -> dict[str, Any]:
+        written.append(config)
+        return to_json_form(config)
+
+    monkeypatch.setattr(loaded_model, "to_json_form", write)
+    first = backend(tmp_path, "class TritonPythonModel:\n    def execute(self, requests): pass\n")
+    second = PythonBackend(replace(first.spec, name="m_1"))
+    async with running(first), running(second):
+        assert written == [CONFIG]
 
 
 async def test_a_model_finds_its_siblings_and_nothing_of_the_servers(tmp_path: Path) -> None:

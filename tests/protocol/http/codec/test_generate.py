@@ -177,6 +177,17 @@ def test_tensors_are_limited_together() -> None:
     )
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_keywords_are_limited(nested: bool) -> None:
+    """As the parameters of `infer` are, wherever they stand."""
+    keywords = dict.fromkeys(map(str, range(4095)), 1)
+    assert len(decode({"text_input": "a"} | keywords, TEXT).parameters) == 4095
+    more = keywords | {"more": 1, "most": 1}
+    error = refused({"text_input": "a"} | ({"parameters": more} if nested else more), TEXT)
+    assert isinstance(error, InvalidArgument)
+    assert error.message == f"the request has {4099 if nested else 4098} keywords, expected at most 4096"
+
+
 def test_responses() -> None:
     """In alphabetical order; one element bare, others flat; parameters beside outputs."""
     outputs = [
