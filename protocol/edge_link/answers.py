@@ -24,6 +24,7 @@ from protocol.edge_link.records import (
     RETURN,
     STREAM,
     TEMPLATE,
+    TRACED,
 )
 from protocol.edge_link.segments import WrittenSegment
 from protocol.edge_link.served import LinkedRequest, LinkedStream, response_size
@@ -183,6 +184,10 @@ class AnswerWriter:
         """What a trace has recorded, before the answer that it belongs to."""
         if isinstance(trace, LinkedTrace) and (text := trace.take()):
             self._write_text(EVENTS, number, text)
+
+    def write_traced(self, number: int) -> None:
+        self._burst.numbers += TRACED, number
+        self._run = None
 
     def write_left(self, number: int, charge: LinkCharge) -> None:
         """What is left of its quota, before its answer."""

@@ -40,9 +40,10 @@ class Generation:
         self.keys += 1
         _COUNT.pack_into(self._map, _COUNT.size, self.keys)
 
-    def set_traced(self, is_on: bool) -> None:
-        """Whether requests may have to be traced from now on, which the core decides for each."""
-        _COUNT.pack_into(self._map, 2 * _COUNT.size, is_on)
+    def set_traced(self, is_on: bool, *, follows_context: bool = False) -> None:
+        """Whether requests may have to be traced from now on, which the core decides for each; and if it wants to see
+        the context that clients give."""
+        _COUNT.pack_into(self._map, 2 * _COUNT.size, is_on | follows_context << 1)
 
     def close(self) -> None:
         self._map.close()
@@ -64,8 +65,14 @@ class SeenGeneration:
         return found
 
     def is_traced(self) -> bool:
+        return bool(self._traced() & 1)
+
+    def follows_context(self) -> bool:
+        return bool(self._traced() & 2)
+
+    def _traced(self) -> int:
         found: int = _COUNT.unpack_from(self._map, 2 * _COUNT.size)[0]
-        return bool(found)
+        return found
 
     def close(self) -> None:
         self._map.close()

@@ -25,6 +25,7 @@ from protocol.edge_link.generation import Generation
 from protocol.edge_link.keys import TellingKeys
 from protocol.edge_link.limits import LinkLimits
 from protocol.edge_link.link_calls import LinkCalls
+from protocol.edge_link.link_traces import LinkTraces
 from protocol.edge_link.records import (
     CALL,
     CANCEL,
@@ -34,8 +35,10 @@ from protocol.edge_link.records import (
     PLAIN,
     RELEASE,
     REQUEST,
+    STAMPS,
     STREAM,
     TEMPLATE,
+    UNSENT,
     USED,
 )
 from protocol.edge_link.segments import ReadSegment, WrittenSegment, make_segment
@@ -46,6 +49,9 @@ from protocol.edge_link.texts import (
     LinkedOrigin,
     LinkedTrace,
     RequestExtras,
+    StampsText,
+    TraceText,
+    UnsentTraceText,
     decode_text,
     encode_text,
 )
@@ -55,6 +61,7 @@ from protocol.failures import CallbackFailures
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
 from protocol.quotas.accounts import Account
 from protocol.reactor.drivers import the_poller
+from protocol.server_settings import TraceControl
 from protocol.sync.wakeup import WaitingTasks, Wakeup
 
 # How long an edge waits for the answer to a query before it gives up.
@@ -67,7 +74,7 @@ class LinkServer:
     """One for each edge process; `control` is its end of the socket pair, which it owns from now on.
 
     `generation` is the core's, which moves it at every change of its models; without one, edges keep nothing. `keys`
-    are those of clients, if the server has any.
+    are those of clients, if the server has any. `tracing` samples requests for traces.
     """
 
     def __init__(
@@ -78,6 +85,7 @@ class LinkServer:
         limits: LinkLimits = LinkLimits(),  # noqa: B008 (frozen)
         generation: Generation | None = None,
         keys: TellingKeys | None = None,
+        tracing: TraceControl | None = None,
         failures: CallbackFailures | None = None,
         name: str = "edge",
     ) -> None:
@@ -96,9 +104,12 @@ class LinkServer:
             RELEASE: self._release,
             CALL: self._call,
             USED: self._used,
+            STAMPS: self._stamps,
+            UNSENT: self._unsent,
         }
         self._wire = self._made_wire(control, self._take)
         self._templates = ReceivedTemplates()
+        self._traces = LinkTraces(tracing)
         self._pending: dict[int, LinkedRequest] = {}
         self._streams: dict[int, LinkedStream] = {}
         self._sent_in = 0  # the burst at whose end everything was sent
@@ -190,6 +201,7 @@ class LinkServer:
             with self._failures.noted("edge link", f"{self._name}: a request could not be cancelled"):
                 request.give_up()
         self._answers.ready.clear()
+        self._traces.end_all()
 
     # What the edge says. All of it is valid, or BrokenFrame.
 
@@ -277,7 +289,7 @@ class LinkServer:
             template.timeout_microseconds,
             template=template if template.is_fixed else None,
             origin=LinkedOrigin(tags),
-            trace=LinkedTrace(extras.context) if extras.is_traced else None,
+            trace=LinkedTrace() if extras.is_measured else None,
         )
         if template.key:
             account, refusal = self._account(template.key)
@@ -286,22 +298,26 @@ class LinkServer:
                 return
             assert account is not None
             request.charge = LinkCharge(account)
-        self._submit(own, flags, request, len(data) if extras.size is None else extras.size)
+        self._submit(own, flags, request, len(data) if extras.size is None else extras.size, extras.trace)
 
-    def _submit(self, number: int, flags: int, request: InferenceRequest, size: float) -> None:
-        """Give a request to the core, once it is charged so many bytes to its key."""
+    def _submit(
+        self, number: int, flags: int, request: InferenceRequest, size: float, traced: TraceText | None = None
+    ) -> None:
+        """Give a request to the core, once it is charged so many bytes to its key; with a trace, if it may have one."""
         charge = request.charge
         limited = charge if isinstance(charge, LinkCharge) and charge.is_limited else None
         if limited is not None:
             if not limited.account.is_known(request.model_name):
                 scope = self._calls.scopes[number] = trio.CancelScope()
-                self._tasks.start_soon(self._submit_when_known, scope, number, flags, request, size)
+                self._tasks.start_soon(self._submit_when_known, scope, number, flags, request, size, traced)
                 return
             try:
                 limited.admit(request.model_name, size)
             except ServerError as refusal:
                 self._refuse(number, refusal)
                 return
+        if traced is not None:
+            self._trace(number, request, traced)
         if flags & STREAM:
             stream = LinkedStream(number, request.id, self._put_streamed, self._place_streamed)
             stream.charge = limited
@@ -311,8 +327,24 @@ class LinkServer:
             linked = self._pending[number] = LinkedRequest(number, self._put, charge=limited)
             linked.submitted = self._core.submit(request, linked, later=True)
 
+    def _trace(self, number: int, request: InferenceRequest, text: TraceText) -> None:
+        trace = self._traces.begin(number, request.model_name, text)
+        if trace is None:
+            return
+        if isinstance(request.trace, LinkedTrace):
+            request.trace.trace = trace
+        else:
+            request.trace = trace
+        self._answers.write_traced(number)
+
     async def _submit_when_known(
-        self, scope: trio.CancelScope, number: int, flags: int, request: InferenceRequest, size: float
+        self,
+        scope: trio.CancelScope,
+        number: int,
+        flags: int,
+        request: InferenceRequest,
+        size: float,
+        traced: TraceText | None,
     ) -> None:
         """Other servers have a part of its key's places, and a store says how many there are here."""
         try:
@@ -322,7 +354,7 @@ class LinkServer:
         finally:
             del self._calls.scopes[number]
         if not scope.cancelled_caught:
-            self._submit(number, flags, request, size)
+            self._submit(number, flags, request, size, traced)
             self._arrived.wake()
 
     def _account(self, key: str) -> tuple[Account | None, ServerError | None]:
@@ -371,6 +403,14 @@ class LinkServer:
         if self._keys is None:
             raise BrokenFrame("it tells of the use of a key, and there are no keys")
         self._keys.note_used(text)
+
+    def _stamps(self, frame: Frame) -> None:
+        (size,) = frame.take(1)
+        self._traces.end(decode_text(frame.take_text(size), StampsText))
+
+    def _unsent(self, frame: Frame) -> None:
+        (size,) = frame.take(1)
+        self._traces.note_unsent(decode_text(frame.take_text(size), UnsentTraceText))
 
     def _query(self, frame: Frame) -> None:
         """By the second socket. What was said by the first before that is heard before that."""

@@ -20,6 +20,7 @@ from protocol.access.key_table import KeyTable
 from protocol.core import ReplyChannel, Respond
 from protocol.edge_link.asked import Asked, LinkedSubmission, PendingCall, PendingStream
 from protocol.edge_link.charges import decode_left
+from protocol.edge_link.edge_traces import EdgeTrace
 from protocol.edge_link.errors import NotLinked
 from protocol.edge_link.facts import ModelFacts
 from protocol.edge_link.frames import MOST_BYTES, BrokenFrame, Frame, FrameReader, take_records
@@ -40,16 +41,31 @@ from protocol.edge_link.records import (
     LEFT,
     RELEASE,
     RETURN,
+    STAMPS,
     STREAM,
     TEMPLATE,
+    TRACED,
+    UNSENT,
+    USED,
 )
 from protocol.edge_link.requests import RequestWriter, can_cross
 from protocol.edge_link.segments import ReadSegment, WrittenSegment
 from protocol.edge_link.templates import ReceivedTemplates
-from protocol.edge_link.texts import Hello, ResponseExtras, UsedText, decode_error, decode_text, replay
+from protocol.edge_link.texts import (
+    Hello,
+    ResponseExtras,
+    StampsText,
+    TraceText,
+    UnsentTraceText,
+    UsedText,
+    decode_error,
+    decode_text,
+    replay,
+)
 from protocol.edge_link.wire import Wire
 from protocol.errors import QuotaExceeded, ServerError, Unavailable
 from protocol.failures import CallbackFailures
+from protocol.log.access_record import AccessRecord
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse, Tensor
 from protocol.quotas.told import ToldCharge
 from protocol.reactor.drivers import the_poller
@@ -83,6 +99,7 @@ class LinkedCore(LinkedOperations):
             ANSWERS: self._take_answers,
             ANSWER: self._take_answer,
             EVENTS: self._take_events,
+            TRACED: self._take_traced,
             LEFT: self._take_left,
             ERROR: self._take_error,
             END: self._take_end,
@@ -168,7 +185,7 @@ class LinkedCore(LinkedOperations):
     def can_take(self, request: InferenceRequest) -> bool:
         """Whether the link carries this request; others are to go to the core's own edges. Not carried are requests
         with tensors on devices or in shared memory of clients, observed calls of generative models, and those with a
-        trace of their own, since spans of what they call would be missing."""
+        trace that is no `EdgeTrace`."""
         return can_cross(request)
 
     def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> LinkedSubmission:
@@ -329,8 +346,24 @@ class LinkedCore(LinkedOperations):
         number, size = frame.take(2)
         text = frame.take_text(size)
         found = self._pending.get(number)
-        if found is not None and found.request.trace is not None:
-            replay(text, found.request.trace)
+        record = None if found is None else found.request.trace
+        if isinstance(record, AccessRecord):
+            own, record.trace = record.trace, None  # in which the core itself records
+            try:
+                replay(text, record)
+            finally:
+                record.trace = own
+
+    def _take_traced(self, frame: Frame) -> None:
+        (number,) = frame.take(1)
+        found = self._pending.get(number)
+        trace = None if found is None else found.request.trace
+        if isinstance(trace, AccessRecord):
+            trace = trace.trace
+        if isinstance(trace, EdgeTrace):
+            trace.is_taken = True
+        else:  # its client has left
+            self.tell_stamps(number, [])
 
     def _take_left(self, frame: Frame) -> None:
         number, size = frame.take(2)
@@ -414,6 +447,11 @@ class LinkedCore(LinkedOperations):
         """Whether the core may have to trace requests."""
         return not self._is_up or self._seen is None or self._seen.is_traced()
 
+    @property
+    def follows_context(self) -> bool:
+        """Whether it wants to see the context that clients give."""
+        return not self._is_up or self._seen is None or self._seen.follows_context()
+
     async def key_table(self) -> KeyTable | None:
         """The keys of clients; None where there are none. Raises Unavailable where the core is gone."""
         found: KeyTable | None = await self._call(KEY_TABLE)
@@ -422,7 +460,19 @@ class LinkedCore(LinkedOperations):
     def tell_used(self, key: str, model: str, requests: int, size: float) -> None:
         """Implements `protocol.quotas.told.Desk`."""
         if self._is_up:
-            self._requests.write_used(UsedText(key, model, requests, size))
+            self._requests.write_text(USED, UsedText(key, model, requests, size))
+            self._send_soon()
+
+    def tell_stamps(self, number: int, stamps: list[tuple[str, int]]) -> None:
+        """Implements `edge_traces.TellsTraces`."""
+        if self._is_up:
+            self._requests.write_text(STAMPS, StampsText(number, stamps))
+            self._send_soon()
+
+    def tell_trace(self, model: str, text: TraceText) -> None:
+        """Implements `edge_traces.TellsTraces`."""
+        if self._is_up:
+            self._requests.write_text(UNSENT, UnsentTraceText(model, text))
             self._send_soon()
 
     async def admit(self, key: str, model: str, size: float) -> None:

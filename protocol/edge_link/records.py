@@ -9,11 +9,14 @@
     RELEASE   place                                      nobody reads there any more
     CALL      number, text size                          an operation of the core that takes a while
     USED      text size                                  what a key has used beside its requests
+    STAMPS    text size                                  the end of a traced request
+    UNSENT    text size                                  a request that has ended in the edge, to be traced perhaps
 
     core → edge
     TEMPLATE  id, text size                              what responses have in common
     ANSWERS   template, count, (number)…                 responses with nothing of their own but their tensors
     ANSWER    template, number, flags, size of extras, place, size, (sizes of BYTES)…
+    TRACED    number                                     the request is traced: its end is to be told
     EVENTS    number, text size                          what was recorded of a request that is about to be answered
     LEFT      number, text size                          what is left of its key's quota, before its answer
     ERROR     number, text size                          the end of a request, a stream or a call
@@ -50,6 +53,9 @@ QUERY: Final = 15
 
 USED: Final = 16
 LEFT: Final = 17
+STAMPS: Final = 18
+UNSENT: Final = 19
+TRACED: Final = 20
 
 INLINE: Final = -1
 # Flags of REQUEST: it may be answered with any number of responses. Of ANSWER: it is one of those; it is the last.

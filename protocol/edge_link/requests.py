@@ -6,6 +6,7 @@ Flow: edge -> linked core -> [requests] -> socket
 from __future__ import annotations
 
 from protocol.datatypes import DataType
+from protocol.edge_link.edge_traces import EdgeTrace
 from protocol.edge_link.frames import Burst
 from protocol.edge_link.records import (
     CALL,
@@ -17,11 +18,10 @@ from protocol.edge_link.records import (
     RELEASE,
     REQUEST,
     TEMPLATE,
-    USED,
 )
 from protocol.edge_link.segments import WrittenSegment
 from protocol.edge_link.templates import SentTemplates, Template, encode_template, request_text
-from protocol.edge_link.texts import RequestExtras, UsedText, encode_tags, encode_text
+from protocol.edge_link.texts import RequestExtras, encode_tags, encode_text
 from protocol.log.access_record import AccessRecord
 from protocol.messages import Buffer, InferenceRequest, LaidOutTensor, Tensor, flat
 from protocol.quotas.told import ToldCharge
@@ -34,7 +34,9 @@ def can_cross(request: InferenceRequest) -> bool:
     if request.gen_ai is not None or request.caller is not None or request.has_device_inputs or request.device_outputs:
         return False
     trace = request.trace
-    if trace is not None and not (isinstance(trace, AccessRecord) and trace.trace is None):
+    if isinstance(trace, AccessRecord):
+        trace = trace.trace
+    if trace is not None and not isinstance(trace, EdgeTrace):
         return False
     # Others are on a device, or in the memory of a client.
     return all(type(tensor) in _IN_HERE for tensor in request.inputs)
@@ -92,14 +94,17 @@ class RequestWriter:
         parts = [flat(part) for part in parts]
         size = sum(map(len, parts))
         place = self.segment.take(size) if size > INLINE_BYTES else None
+        trace, record = request.trace, None
+        if isinstance(trace, AccessRecord):
+            trace, record = trace.trace, trace
         extras = RequestExtras(
             request.id,
             request.parameters,
             request.sequence_id,
             request.sequence_start,
             request.sequence_end,
-            request.trace is not None,
-            None if request.trace is None else request.trace.context(),
+            record is not None,
+            trace.announce(number) if isinstance(trace, EdgeTrace) else None,
             None if told is None else told.announce(request.model_name),
         )
         burst.numbers += (
@@ -144,8 +149,9 @@ class RequestWriter:
         self._burst.numbers += RELEASE, place
         self._run = None
 
-    def write_used(self, used: UsedText) -> None:
-        self._burst.numbers += USED, self._burst.add_text(encode_text(used))
+    def write_text(self, kind: int, text: object) -> None:
+        """One of the records that consist of a text."""
+        self._burst.numbers += kind, self._burst.add_text(encode_text(text))
         self._run = None
 
     def write_call(self, number: int, text: bytes) -> None:

@@ -43,18 +43,40 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     query_seconds: float
 
 
+class TraceText(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):
+    """What an edge knows of a request that may be traced: headers, where they matter, and its stamps so far."""
+
+    traceparent: str = ""
+    tracestate: str = ""
+    stamps: list[tuple[str, int]] = []
+
+
+class StampsText(msgspec.Struct, array_like=True, frozen=True):
+    """What has happened in the edge to a request that is traced, since it went to the core: it has ended."""
+
+    number: int
+    stamps: list[tuple[str, int]]
+
+
+class UnsentTraceText(msgspec.Struct, array_like=True, frozen=True):
+    """Of a request to a model that has ended in the edge."""
+
+    model: str
+    trace: TraceText
+
+
 class RequestExtras(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):
-    """What a request has beside its template and its tensors. `is_traced` asks for what a trace records; `context` is
-    what the trace gives models for spans of their own. `size` is what it costs of a quota of bytes, None where its key
-    has no quota, as the edge knows."""
+    """What a request has beside its template and its tensors. `is_measured` asks for what a trace records; `trace` is
+    there if the core is to decide whether the request is traced. `size` is what it costs of a quota of bytes, None
+    where its key has no quota, as the edge knows."""
 
     id: str = ""
     parameters: dict[str, ParameterValue] = {}
     sequence_id: int | str = 0
     sequence_start: bool = False
     sequence_end: bool = False
-    is_traced: bool = False
-    context: str | None = None
+    is_measured: bool = False
+    trace: TraceText | None = None
     size: float | None = None
 
 
@@ -144,36 +166,44 @@ _STAMP, _IDENTIFY, _ANNOTATE = range(3)
 
 
 class LinkedTrace:
-    """Records what happens to a request in the core, for the trace that its edge has. Implements
-    `protocol.server_settings.Trace`: stamps, version and attributes cross, with the answer; contents of tensors do not,
-    and there are no traces of requests that a model makes to answer this one."""
+    """Records what happens to a request in the core, for the access record that its edge has: stamps, version and
+    attributes cross, with the answer. Implements `protocol.server_settings.Trace` in front of `trace`, the request's
+    own if it has one."""
 
-    __slots__ = ("_context", "events")
+    __slots__ = ("events", "trace")
 
-    def __init__(self, context: str | None = None) -> None:
-        self._context = context
+    def __init__(self, trace: Trace | None = None) -> None:
+        self.trace = trace
         self.events: list[tuple[int, Any, Any]] = []
 
     def stamp(self, activity: str, ns: int | None = None) -> None:
-        self.events.append((_STAMP, activity, time.monotonic_ns() if ns is None else ns))
+        at = time.monotonic_ns() if ns is None else ns
+        self.events.append((_STAMP, activity, at))
+        if self.trace is not None:
+            self.trace.stamp(activity, at)
 
     def identify(self, model_version: int, request_id: str) -> None:
         self.events.append((_IDENTIFY, model_version, request_id))
+        if self.trace is not None:
+            self.trace.identify(model_version, request_id)
 
     def record_tensors(self, activity: str, tensors: Sequence[TracedTensor]) -> None:
-        pass
+        if self.trace is not None:
+            self.trace.record_tensors(activity, tensors)
 
     def annotate(self, attributes: Attributes) -> None:
         self.events.append((_ANNOTATE, dict(attributes), None))
+        if self.trace is not None:
+            self.trace.annotate(attributes)
 
     def child(self, model: str) -> Trace | None:
-        return None
+        return None if self.trace is None else self.trace.child(model)
 
     def context(self) -> str | None:
-        return self._context
+        return None if self.trace is None else self.trace.context()
 
     def end(self) -> None:
-        pass
+        """The trace ends when the edge says so."""
 
     def take(self) -> bytes:
         """What was recorded since this was called last; empty for nothing."""

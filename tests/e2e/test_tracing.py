@@ -28,11 +28,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "trace.json"
 
 
-@pytest.fixture
-def tracing(tmp_path: Path, path: Path) -> Iterator[ServerProcess]:
-    """A server of its own that could trace, and does not yet."""
+@pytest.fixture(params=[0, 2], ids=["alone", "edges"])
+def tracing(tmp_path: Path, path: Path, request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
+    """A server of its own that could trace, and does not yet; also with edge processes."""
     add_add_sub(tmp_path / "models" / "m", versions=(1,))
-    flags = (f"--trace-config=triton,file={path}", "--trace-config=rate=1")
+    flags = (
+        *(f"--trace-config=triton,file={path}", "--trace-config=rate=1"),
+        f"--edge-processes={request.param}",
+    )
     with ServerProcess(*flags, repository=tmp_path / "models") as process:
         assert len(process.addresses) == 3
         yield process

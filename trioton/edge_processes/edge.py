@@ -21,6 +21,7 @@ from protocol.edge_link.keys import TellingKeys
 from protocol.edge_link.link_server import LinkServer
 from protocol.failures import CallbackFailures
 from protocol.reactor.arrivals import HandedOver
+from protocol.server_settings import TraceControl
 from protocol.sync.wakeup import WaitingTasks
 from trioton.bound import bound_command
 from trioton.edge_processes.balance import EdgeLoad
@@ -59,8 +60,8 @@ START_SECONDS = 120.0
 class EdgeContext:
     """What all edge processes share. `relayed` are the core's own edges by their words, `changed` is told when there is
     an edge that may take connections. `generation` is moved whenever what edges keep of the models, or of the `keys` of
-    clients, may be wrong. `log_access` takes lines of the access log, and how many were lost before them; `note_failed`
-    is told of failed requests."""
+    clients, may be wrong; `tracing` samples their requests. `log_access` takes lines of the access log, and how many
+    were lost before them; `note_failed` is told of failed requests."""
 
     start: Callable[[int], EdgeStart]
     relayed: Mapping[str, HandedOver]
@@ -69,6 +70,7 @@ class EdgeContext:
     failures: CallbackFailures
     generation: Generation
     keys: TellingKeys | None
+    tracing: TraceControl
     log_access: Callable[[bytes, int], None]
     note_failed: Callable[[FailedCall], None]
 
@@ -106,6 +108,7 @@ class EdgeProcess:
             *(context.core, link),
             generation=context.generation,
             keys=context.keys,
+            tracing=context.tracing,
             failures=context.failures,
             name=name,
         )

@@ -189,6 +189,7 @@ class EdgeProcesses:
             self._failures,
             generation,
             None if self._keys is None else TellingKeys(self._keys, generation),
+            self.tracing,
             self._log_access,
             self._note_failed,
         )
@@ -267,7 +268,7 @@ class EdgeProcesses:
 
     def _tell_traced(self) -> None:
         if self._generation is not None:
-            self._generation.set_traced(self._tracer.is_sampling)
+            self._generation.set_traced(self._tracer.is_sampling, follows_context=self._tracer.follows_context)
 
     # Processes.
 

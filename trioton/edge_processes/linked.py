@@ -14,6 +14,7 @@ from protocol.access.keys import KeyRing
 from protocol.access.restricted import GRPC_PROTOCOL, HTTP_API, RestrictedApis, Restriction
 from protocol.access.told_keys import ToldKeys
 from protocol.core import InferenceCore
+from protocol.edge_link.edge_traces import EdgeTrace
 from protocol.edge_link.linked_core import LinkedCore
 from protocol.failures import CallbackFailures
 from protocol.http.app import HttpApp
@@ -26,7 +27,7 @@ from protocol.limits.request_memory import RequestMemory
 from protocol.log.access_log import AccessLog
 from protocol.log.failure_log import FailureLog
 from protocol.log.request_ids import RequestIds
-from protocol.server_settings import LogControl, TraceControl
+from protocol.server_settings import LogControl, Trace, TraceControl
 from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable
 from trioton.settings import Settings
@@ -57,8 +58,7 @@ _DIALECTS = {"http": HTTP_API, "grpc": GRPC_PROTOCOL}
 
 
 class Tracing:
-    """Whether the core samples requests for traces: then all are relayed. The part of `TraceControl` that inference
-    asks for."""
+    """The part of `TraceControl` that inference asks for: whatever may be traced has a trace for the time being."""
 
     def __init__(self, core: LinkedCore) -> None:
         self._core = core
@@ -66,6 +66,13 @@ class Tracing:
     @property
     def is_sampling(self) -> bool:
         return self._core.is_traced
+
+    @property
+    def follows_context(self) -> bool:
+        return self._core.follows_context
+
+    def sample(self, model: str, *, traceparent: str = "", tracestate: str = "") -> Trace | None:
+        return EdgeTrace(self._core, model, traceparent, tracestate)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Trace settings of a server with edge processes, which are told whether requests are to be traced."""
+"""Trace settings of a server with edge processes, which are told whether requests may be traced."""
 
 from __future__ import annotations
 
@@ -32,4 +32,8 @@ class ToldTracing:
             self._tell()
 
     def sample(self, model: str, *, traceparent: str = "", tracestate: str = "") -> Trace | None:
-        return self._control.sample(model, traceparent=traceparent, tracestate=tracestate)
+        was_sampling = self._control.is_sampling
+        trace = self._control.sample(model, traceparent=traceparent, tracestate=tracestate)
+        if was_sampling and not self._control.is_sampling:  # that was the last one
+            self._tell()
+        return trace

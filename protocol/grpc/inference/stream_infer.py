@@ -60,7 +60,7 @@ class StreamInfer:
     """One ModelStreamInfer call. At most `max_in_flight` requests are read and not yet answered.
 
     With `elsewhere` the core is that of another process, which does not refuse a decoupled model at once, so it is
-    asked before; and requests that are traced, or use clients' shared memory, are answered elsewhere.
+    asked before; and requests that use clients' shared memory are answered elsewhere.
     """
 
     def __init__(
@@ -170,8 +170,7 @@ class StreamInfer:
         read = request.read = await read_request(self._templates, data)
         if self._stream.is_draining:
             raise Unavailable(SHUTTING_DOWN)
-        is_elsewhere = self._elsewhere is not None and self._services.trace.is_sampling
-        request.trace = None if is_elsewhere else self._call.trace(read.model_name, waiting_ns, request.read_ns)
+        request.trace = self._call.trace(read.model_name, waiting_ns, request.read_ns)
         request.decoded = self._call.decode(read, data, request.trace, self.origin)
         inference, placement = request.decoded.request, request.decoded.placement
         inference.response_memory = self._response_memory
@@ -179,8 +178,9 @@ class StreamInfer:
             classes = () if placement is None else tuple(placement.classes)
             await elsewhere.know(inference.model_name, inference.model_version, classes)
             request.is_decoupled = self._core.is_decoupled(inference.model_name, inference.model_version)
-            if is_elsewhere or (placement is not None and placement.uses_regions):
+            if placement is not None and placement.uses_regions:
                 request.message = data
+                request.trace = None  # there it may have one
                 request.is_logged = True  # by that edge, which charges it, too
                 return
             can_submit = can_submit and not request.is_decoupled

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import trio
-from grpclib.const import Cardinality, Handler
-from grpclib.exceptions import StreamTerminatedError
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError, StreamTerminatedError
+from grpclib.metadata import decode_grpc_message
 
 from protocol.errors import ServerError, Unavailable
 from protocol.grpc.call.framing import Message, MessageDeframer, frame
@@ -64,7 +65,8 @@ class Relay:
         """Have one message of a stream answered, by a call of its own. There is a response at least.
 
         Raises:
-            Unavailable: the core has not answered, or has ended the call by an error.
+            Unavailable: the core has not answered.
+            GRPCError: it has ended the call by this error, as it does in a stream that ends as its requests do.
         """
         has_answered = False
         try:
@@ -85,8 +87,13 @@ class Relay:
         finally:
             call.close()
         assert call.trailers is not None
-        if not has_answered or _value(call.trailers, b"grpc-status") != b"0":
-            raise Unavailable((_value(call.trailers, b"grpc-message") or b"").decode() or _LOST)
+        status = _value(call.trailers, b"grpc-status") or b""
+        if status != b"0" and status.isdigit():
+            raise GRPCError(
+                Status(int(status)), decode_grpc_message((_value(call.trailers, b"grpc-message") or b"").decode())
+            )
+        if not has_answered:
+            raise Unavailable(_LOST)
 
     async def _relay(self, stream: Stream, message: memoryview | None) -> None:
         stream.is_unlogged = True  # here

@@ -15,7 +15,7 @@ from protocol.grpc.access import guarded
 from protocol.grpc.call.stream import Stream
 from protocol.grpc.codec.request_templates import RequestTemplates
 from protocol.grpc.inference.failed_calls import MODEL_INFER, MODEL_STREAM_INFER
-from protocol.grpc.inference.infer import InferCall, answer, describe, read_request
+from protocol.grpc.inference.infer import InferCall, answer, describe, measured, read_request, send_traced
 from protocol.grpc.inference.stream_infer import Elsewhere, StreamInfer
 from protocol.grpc.relay.handlers import Relay
 from protocol.grpc.settings import GrpcSettings
@@ -64,13 +64,11 @@ class LinkedInference:
         await handle(stream)
 
     async def _infer(self, stream: Stream) -> None:
+        waiting = time.monotonic_ns()
         message = await stream.recv_message()
-        if self._services.trace.is_sampling:
-            await self._relay.relay_message(stream, message)
-            return
         charge = None if stream.account is None else stream.account.admit(None, len(message))
         try:
-            await self._answer(stream, message, charge)
+            await self._answer(stream, message, charge, waiting)
         except ServerError:
             if isinstance(charge, ToldCharge):
                 await charge.admit_unsent()
@@ -79,21 +77,33 @@ class LinkedInference:
             if charge is not None:
                 charge.end()
 
-    async def _answer(self, stream: Stream, message: memoryview, charge: Charge | None) -> None:
+    async def _answer(self, stream: Stream, message: memoryview, charge: Charge | None, waiting_ns: int) -> None:
         read = await read_request(self._templates, message)
+        read_ns = time.monotonic_ns()
         origin = stream.origin
-        stream.describe = partial(describe, read, time.monotonic_ns(), origin)
+        stream.describe = partial(describe, read, read_ns, origin)
         origin.name(read.names.id)
-        decoded = InferCall(self._services, self._templates, stream).decode(read, message, stream.record, origin)
-        request, placement = decoded.request, decoded.placement
-        if placement is not None and placement.uses_regions:
-            if charge is not None:
-                charge.withdraw(len(message))
-            await self._relay.relay_message(stream, message)
-            return
-        if placement is not None:
-            await self._linked.know(request.model_name, request.model_version, tuple(placement.classes))
-        await stream.send_message(await answer(self._services, decoded, charge))
+        call = InferCall(self._services, self._templates, stream)
+        trace = measured(stream.record, call.trace(read.model_name, waiting_ns, read_ns))
+        try:
+            decoded = call.decode(read, message, trace, origin)
+            request, placement = decoded.request, decoded.placement
+            if placement is not None and placement.uses_regions:
+                trace = None  # there it may have one
+                if charge is not None:
+                    charge.withdraw(len(message))
+                await self._relay.relay_message(stream, message)
+                return
+            if placement is not None:
+                await self._linked.know(request.model_name, request.model_version, tuple(placement.classes))
+            response = await answer(self._services, decoded, charge)
+            if trace is None:
+                await stream.send_message(response)
+            else:
+                await send_traced(stream, response, trace)
+        finally:
+            if trace is not None:
+                trace.end()
 
     async def _infer_stream(self, stream: Stream) -> None:
         most, answer_elsewhere = self._settings.max_in_flight_per_stream, partial(self._relay.answer, stream)
@@ -101,10 +111,8 @@ class LinkedInference:
         await StreamInfer(self._services, self._templates, self._replies, stream, most, elsewhere).run()
 
     def _is_the_cores(self, stream: Stream) -> bool:
-        """Traces, load reports, and streams that end as one of their requests does are."""
-        if self._services.trace.is_sampling or stream.header(FORMAT_HEADER.decode()) is not None:
-            return True
-        if stream.method == MODEL_STREAM_INFER and stream.header("triton_grpc_error") is not None:
+        """Load reports are, and callers while keys come in."""
+        if stream.header(FORMAT_HEADER.decode()) is not None:
             return True
         keys = self._linked.keys
         return keys is not None and not keys.are_current

@@ -57,8 +57,8 @@ class LinkedApp:
 
     def _may_cross(self, exchange: Exchange) -> bool:
         headers, services = exchange.headers, self._services
-        # Jobs, load reports and traces are the core's.
-        if b"prefer" in headers or FORMAT_HEADER in headers or services.trace.is_sampling:
+        # Jobs and load reports are the core's.
+        if b"prefer" in headers or FORMAT_HEADER in headers:
             return False
         try:
             endpoint, _ = self._inference.routes.find(exchange.raw_path)
@@ -91,6 +91,7 @@ class LinkedApp:
             return await answer(request, decoded)
         del decoded
         request.is_elsewhere = True
+        request.trace = None  # there it may have one
         reply = await self._relay.reply_to(_exchange_of(request), request.body)
         request.origin.request_id = reply.request_id
         return reply

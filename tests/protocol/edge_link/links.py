@@ -20,6 +20,7 @@ from protocol.edge_link.limits import LinkLimits
 from protocol.edge_link.link_server import LinkServer
 from protocol.edge_link.linked_core import LinkedCore
 from protocol.failures import CallbackFailures
+from protocol.server_settings import TraceControl
 
 
 @dataclass
@@ -39,12 +40,15 @@ async def linked(
     core: InferenceCore,
     limits: LinkLimits = LinkLimits(),  # noqa: B008 (frozen)
     keys: KeySource | None = None,
+    tracing: TraceControl | None = None,
 ) -> AsyncIterator[Link]:
     """A core, as edges in another process would have it. Nothing may fail unseen."""
     ours, theirs = socket.socketpair()
     generation, failures = Generation(), CallbackFailures()
     telling = None if keys is None else TellingKeys(keys, generation)
-    server = LinkServer(core, ours, limits=limits, generation=generation, keys=telling, failures=failures)
+    server = LinkServer(
+        core, ours, limits=limits, generation=generation, keys=telling, tracing=tracing, failures=failures
+    )
     edge = LinkedCore(theirs, failures=failures)
     link = Link(edge, server, generation, failures, trio.CancelScope(), trio.CancelScope())
 

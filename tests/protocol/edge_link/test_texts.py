@@ -19,6 +19,7 @@ from protocol.edge_link.texts import (
     LinkedTrace,
     RequestExtras,
     ResponseExtras,
+    TraceText,
     decode_error,
     decode_text,
     encode_error,
@@ -74,16 +75,19 @@ def test_an_unknown_error_is_refused() -> None:
         decode_error(memoryview(encode_text(ErrorText("dict", "x"))))
 
 
-@given(TEXT, PARAMETERS, st.integers(0, 2**64 - 1) | TEXT, st.booleans(), st.booleans(), st.none() | TEXT)
+TRACES = st.none() | st.builds(TraceText, TEXT, TEXT, st.lists(st.tuples(TEXT, st.integers(0, 2**63))))
+
+
+@given(TEXT, PARAMETERS, st.integers(0, 2**64 - 1) | TEXT, st.booleans(), st.booleans(), TRACES)
 def test_extras_of_requests(
     own_id: str,
     parameters: dict[str, bool | int | float | str],
     sequence_id: int | str,
     start: bool,
     end: bool,
-    context: str | None,
+    trace: TraceText | None,
 ) -> None:
-    extras = RequestExtras(own_id, parameters, sequence_id, start, end, context is not None, context)
+    extras = RequestExtras(own_id, parameters, sequence_id, start, end, trace is not None, trace)
     found = decode_text(memoryview(encode_text(extras)), RequestExtras)
     assert repr(found) == repr(extras)  # where numbers may be none
 
@@ -126,14 +130,15 @@ class Notes:
 
 
 def test_a_trace_is_told_what_was_recorded_in_order() -> None:
-    trace, notes = LinkedTrace("context"), Notes()
-    assert trace.context() == "context"
-    assert trace.child("m") is None
+    own, notes = Notes(), Notes()
+    trace = LinkedTrace()
+    assert (trace.child("m"), trace.context()) == (None, None)
+    trace.trace = own  # type: ignore[assignment]
     trace.identify(3, "id")
     trace.stamp("QUEUE_START", 7)
     trace.annotate({"a": 1, "b": [True and "x"], "c": math.pi})
     replay(memoryview(trace.take()), notes)  # type: ignore[arg-type]
-    assert notes.notes == [(3, "id"), ("QUEUE_START", 7), {"a": 1, "b": ["x"], "c": math.pi}]
+    assert own.notes == notes.notes == [(3, "id"), ("QUEUE_START", 7), {"a": 1, "b": ["x"], "c": math.pi}]
     assert trace.take() == b""
 
 

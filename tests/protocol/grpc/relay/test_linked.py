@@ -19,17 +19,20 @@ from protocol.access.key_table import key_table
 from protocol.access.keys import KeyRing
 from protocol.access.told_keys import ToldKeys
 from protocol.core import InferenceCore
+from protocol.edge_link.edge_traces import EdgeTrace
+from protocol.edge_link.texts import TraceText
 from protocol.failures import CallbackFailures
 from protocol.grpc.relay.server import serve_relayed
 from protocol.limits.counter import LimitCounter
 from protocol.open_connections import OpenConnections
 from protocol.reactor.arrivals import Listening
 from protocol.services import EdgeServices, Linked
+from protocol.shared_memory.placement import PlacedRequest
 from protocol.shared_memory.table import SharedMemoryTable
 from tests.protocol.edge_link.links import Link
 from tests.protocol.edge_link.links import linked as link_to
 from tests.protocol.grpc.drivers import driver
-from tests.protocol.grpc.edge_services import FakeTraceControl, edge_services
+from tests.protocol.grpc.edge_services import edge_services
 from tests.protocol.grpc.fakes import FakeCore
 from tests.protocol.grpc.served import LOCAL, SMALL, Served, serving, wire_request
 
@@ -138,14 +141,26 @@ async def test_regions_of_shared_memory_are_the_cores(compression: Any) -> None:
         assert (len(edge.clients), edge.core.requests) == (1, [])
 
 
-async def test_load_reports_and_traces_are_the_cores() -> None:
-    for metadata, is_traced in (("endpoint-load-metrics-format", "text"), False), (("a", "b"), True):
-        async with relaying(trace=FakeTraceControl(is_on=is_traced)) as edge:
-            answer = await edge.run_stub(
-                lambda stub, more=metadata: stub.ModelInfer(wire_request(), metadata=(more,))  # type: ignore[misc]
-            )
-            assert answer.raw_output_contents[0] == SMALL.tobytes()
-            assert (len(edge.behind.core.requests), edge.core.requests) == (1, [])
+async def test_load_reports_are_the_cores() -> None:
+    async with relaying() as edge:
+        metadata = (("endpoint-load-metrics-format", "text"),)
+        answer = await edge.run_stub(lambda stub: stub.ModelInfer(wire_request(), metadata=metadata))
+        assert answer.raw_output_contents[0] == SMALL.tobytes()
+        assert (len(edge.behind.core.requests), edge.core.requests) == (1, [])
+
+
+async def test_what_may_be_traced_is_the_cores_to_decide() -> None:
+    """Here it has a trace in any case, but for what goes to the core's edge."""
+    control = Candidates()
+    async with relaying(trace=control) as edge:
+        await edge.run_stub(lambda stub: stub.ModelInfer(wire_request()))
+        with pytest.raises(grpc.RpcError):
+            await edge.run_stub(lambda stub: stub.ModelInfer(into_region()))
+        with pytest.raises(grpc.RpcError):
+            await edge.run_stub(lambda stub: stub.ModelInfer(wire_request("unknown")))
+        await streamed(edge, wire_request(request_id="1"), into_region(request_id="2"))
+        assert (len(edge.core.requests), len(edge.clients)) == (2, 2)
+        assert control.told == []
 
 
 async def test_all_else_is_relayed() -> None:
@@ -215,7 +230,7 @@ async def test_single_requests_of_a_stream_are_the_cores() -> None:
 
 
 async def test_a_stream_that_is_traced_while_it_goes_on() -> None:
-    control = FakeTraceControl()
+    control = Candidates(is_on=False)
     async with relaying(trace=control) as edge:
 
         def ask(stub: Any) -> list[str]:
@@ -234,15 +249,62 @@ async def test_a_stream_that_is_traced_while_it_goes_on() -> None:
 
         first = threading.Event()
         assert sorted(await edge.run_stub(ask)) == ["1", "2", "3", "3"]
-        assert (len(edge.core.requests), len(edge.behind.core.requests)) == (1, 2)
+        assert (len(edge.core.requests), edge.behind.core.requests, control.told) == (3, [], [])
 
 
-async def test_a_stream_that_ends_by_an_error_is_the_cores() -> None:
+ENDS = (("triton_grpc_error", "true"),)
+
+
+async def test_a_stream_that_ends_by_an_error() -> None:
     async with relaying() as edge:
         with pytest.raises(grpc.RpcError) as failed:
-            await streamed(edge, wire_request("unavailable"), metadata=(("triton_grpc_error", "true"),))
+            await streamed(edge, wire_request("unavailable"), metadata=ENDS)
         assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert len(edge.clients) == 1
+        assert edge.clients == []
+
+
+async def test_a_stream_that_ends_by_an_error_of_what_goes_to_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the status that it has there; what is wrong with a request does not end it."""
+    async with relaying() as edge:
+        answers = await streamed(edge, into_region(request_id="1"), wire_request(request_id="2"), metadata=ENDS)
+        assert [bool(text) for _, text in answers] == [True, False]
+        monkeypatch.setattr(PlacedRequest, "fetch", fetched)
+        with pytest.raises(grpc.RpcError) as failed:
+            await streamed(edge, into_region("unavailable"), wire_request(request_id="2"), metadata=ENDS)
+        assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
+        ((_, text),) = await streamed(edge, into_region("unavailable"))
+        assert text.endswith(failed.value.details())
+
+
+class Fetched:
+    """In place of a request whose regions are there."""
+
+
+async def fetched(*_: object) -> Fetched:
+    return Fetched()
+
+
+class Candidates:
+    """The part of `TraceControl` that an edge process has; `told` are ends of what has not come to the core."""
+
+    follows_context = False
+
+    def __init__(self, *, is_on: bool = True) -> None:
+        self.is_on = is_on
+        self.told: list[tuple[str, TraceText]] = []
+
+    @property
+    def is_sampling(self) -> bool:
+        return self.is_on
+
+    def sample(self, model: str, **_: str) -> EdgeTrace:
+        return EdgeTrace(self, model)
+
+    def tell_stamps(self, number: int, stamps: list[tuple[str, int]]) -> None:
+        raise AssertionError
+
+    def tell_trace(self, model: str, text: TraceText) -> None:
+        self.told.append((model, text))
 
 
 async def test_a_model_that_has_become_decoupled_is_answered_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,11 +145,18 @@ async def test_a_body_that_is_large_for_this_edge_is_relayed_as_it_comes(relays:
     assert len(linked.requests) == 1
 
 
-async def test_traced_requests_are_relayed(relays: Relays, linked: FakeCore) -> None:
-    edge = await relays(linked=make_services(linked, trace=FakeTraceControl(is_on=True)))
+async def test_traced_requests_are_answered_here(relays: Relays, linked: FakeCore) -> None:
+    control = FakeTraceControl(is_on=True)
+    edge = await relays(linked=make_services(linked, trace=control))
     async with httpx.AsyncClient(base_url=edge.url) as client:
         assert (await client.post(INFER, content=body())).status_code == 200
-    assert (linked.requests, len(edge.clients)) == ([], 1)
+        assert (len(linked.requests), edge.clients) == (1, [])
+        (trace,) = control.traces
+        assert linked.requests[0].trace is trace
+        assert trace.ends == 1
+        content = output_with(shared_memory_region="there", shared_memory_byte_size=16)
+        await client.post(INFER, content=content)
+    assert [each.ends for each in control.traces] == [1, 0]  # the core has one of the other, perhaps
 
 
 @pytest.mark.parametrize("call", ["generate", "generate_stream"])

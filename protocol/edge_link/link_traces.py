@@ -1,0 +1,58 @@
+"""Traces of requests that come from one edge process, where the core samples and writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from protocol.edge_link.texts import StampsText, TraceText, UnsentTraceText
+from protocol.server_settings import Trace, TraceControl
+
+
+class LinkTraces:
+    """Those that are open: the edge has not said yet what has become of them."""
+
+    def __init__(self, control: TraceControl | None) -> None:
+        self._control = control
+        self._open: dict[int, Trace] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def begin(self, number: int, model: str, text: TraceText) -> Trace | None:
+        """The trace of this request, if it is its turn; it ends with `end`."""
+        trace = self._sampled(model, text)
+        if trace is not None:
+            self._open[number] = trace
+        return trace
+
+    def _sampled(self, model: str, text: TraceText) -> Trace | None:
+        if self._control is None:
+            return None
+        trace = self._control.sample(model, traceparent=text.traceparent, tracestate=text.tracestate)
+        if trace is not None:
+            _put(trace, text.stamps)
+        return trace
+
+    def end(self, text: StampsText) -> None:
+        """The edge is done with a request."""
+        trace = self._open.pop(text.number, None)
+        if trace is not None:
+            _put(trace, text.stamps)
+            trace.end()
+
+    def note_unsent(self, text: UnsentTraceText) -> None:
+        """A request has ended in the edge alone."""
+        trace = self._sampled(text.model, text.trace)
+        if trace is not None:
+            trace.end()
+
+    def end_all(self) -> None:
+        """The edge is gone."""
+        traces, self._open = self._open, {}
+        for trace in traces.values():
+            trace.end()
+
+
+def _put(trace: Trace, stamps: Iterable[tuple[str, int]]) -> None:
+    for activity, ns in stamps:
+        trace.stamp(activity, ns)
