@@ -14,6 +14,7 @@ import msgspec
 from protocol.http.codec.json_values import has_more_values
 from protocol.http.errors import BodyTooLarge
 from protocol.http.exchange import HttpRequest, header_text
+from protocol.http.openai.codec.long_bodies import PicturePlaces, read_long_body
 from protocol.http.openai.codec.reading import BodyReader
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.limit_headers import limit_headers
@@ -102,14 +103,23 @@ class Call:
         await stream_events(self.request, self.headers, run, form)
 
 
-async def read_body(request: HttpRequest, reader: BodyReader[T]) -> T:
-    """Raises as `reader.read`, and BodyTooLarge: it would be made of too many objects in one go."""
+async def read_body(request: HttpRequest, reader: BodyReader[T], places: PicturePlaces[T] | None = None) -> T:
+    """With `places` long pictures there stay in the body.
+
+    Raises:
+        BodyTooLarge: it would be made of too many objects in one go.
+        ServerError: as `reader.read`.
+    """
     settings = request.settings.openai
     read = partial(reader.read, request.body, strict=settings.strict)
     if len(request.body) <= LARGE_ABOVE:
         return read()
     if await run_sliced(has_more_values(memoryview(request.body), settings.max_json_values)):
         raise too_many_values(settings.max_json_values)
+    if places is not None:
+        found = await run_sliced(read_long_body(request.body, reader, places, strict=settings.strict))
+        if found is not None:
+            return found
     return await in_thread(request, read)
 
 

@@ -12,11 +12,29 @@ from typing import Any
 
 from protocol.datatypes import DataType
 from protocol.http.openai.errors import FieldError
-from protocol.messages import Tensor, encode_bytes_elements
+from protocol.messages import Buffer, LaidOutTensor, Tensor
+from protocol.sync.joined import join
+from protocol.sync.sliced import in_one_go
 
 IMAGE_PART = "image_url"
 _DATA_URL = re.compile(r"data:image/[\w.+-]+;base64,", re.IGNORECASE)
+# Of a long text: what says of a URL of which kind it is.
+_HEAD = 256
 _WEB_URL = re.compile(r"https?://", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class LongText:
+    """A text of ASCII letters that stays where it is in the body: no string of it has to be made, cut and encoded."""
+
+    data: memoryview
+
+    @property
+    def head(self) -> str:
+        return str(self.data[:_HEAD], "ascii")
+
+    def __str__(self) -> str:
+        return str(self.data, "ascii")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +43,15 @@ class Picture:
     client's field."""
 
     path: str
-    base64: str = ""
+    base64: str | memoryview = ""
     url: str = ""
 
 
-def url_picture(url: str, path: str) -> Picture:
+def url_picture(url: str | LongText, path: str) -> Picture:
     """Raises FieldError: it is no URL of a picture."""
+    if isinstance(url, LongText):
+        head = _DATA_URL.match(url.head)
+        return url_picture(str(url), path) if head is None else Picture(path, url.data[head.end() :])
     head = _DATA_URL.match(url)
     if head is not None:
         return Picture(path, url[head.end() :])
@@ -55,12 +76,22 @@ def is_picture(part: Any) -> bool:
 def names_urls(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a picture has to be fetched. Takes no longer for large pictures."""
     return any(
-        part.url if isinstance(part, Picture) else _WEB_URL.match(_url_of(part.get(IMAGE_PART)) or "")
+        part.url if isinstance(part, Picture) else _is_web_url(_url_of(part.get(IMAGE_PART)))
         for message in messages
         if isinstance(content := message.get("content"), list)
         for part in content
         if is_picture(part)
     )
+
+
+def url_places(messages: Sequence[Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Where a chat's pictures have their URLs."""
+    for message in messages:
+        content = message.get("content")
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict) and is_picture(part):
+                given = part.get(IMAGE_PART)
+                yield (given, "url") if isinstance(given, dict) else (part, IMAGE_PART)
 
 
 def pictures_of(messages: Sequence[Mapping[str, Any]]) -> Iterator[Picture]:
@@ -91,12 +122,25 @@ def image_tensor(messages: Sequence[Mapping[str, Any]], name: str) -> Tensor | N
         FieldError: one is no picture.
     """
     images = [each.base64 for each in pictures_of(messages)]
-    return Tensor(name, DataType.BYTES, (len(images),), encode_bytes_elements(images)) if images else None
+    return LaidOutTensor(name, DataType.BYTES, (len(images),), _laid_out(images)) if images else None
 
 
-def _url_of(given: Any) -> str | None:
+def _laid_out(images: Sequence[str | memoryview]) -> Buffer:
+    """A piece at a time: whoever copies all in one go holds the interpreter's lock."""
+    parts: list[bytes | bytearray | memoryview] = []
+    for image in images:
+        data = image.encode() if isinstance(image, str) else image
+        parts += (len(data).to_bytes(4, "little"), data)
+    return in_one_go(join(parts))
+
+
+def _url_of(given: Any) -> str | LongText | None:
     url = given.get("url") if isinstance(given, dict) else given
-    return url if isinstance(url, str) else None
+    return url if isinstance(url, (str, LongText)) else None
+
+
+def _is_web_url(url: str | LongText | None) -> bool:
+    return url is not None and _WEB_URL.match(url if isinstance(url, str) else url.head) is not None
 
 
 def _read(given: Any, path: str) -> Picture:

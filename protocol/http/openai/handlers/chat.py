@@ -12,6 +12,7 @@ from protocol.http.openai.chats.choice import ChatAnswers, ChatChoice
 from protocol.http.openai.choice import ChoiceText
 from protocol.http.openai.codec.answers import Message, answer
 from protocol.http.openai.codec.chunks import ChatChunks, ChunkHead, Usage
+from protocol.http.openai.codec.images import url_places
 from protocol.http.openai.codec.reading import BodyReader
 from protocol.http.openai.codec.requests import ChatRequest, StreamOptions
 from protocol.http.openai.codec.sampling import check_stream_options
@@ -28,7 +29,7 @@ _WHOLE, _CHUNK = "chat.completion", "chat.completion.chunk"
 
 async def chat_completions(request: HttpRequest) -> Reply | None:
     """Cancelled when the client leaves, and every inference with it."""
-    body = await read_body(request, _READER)
+    body = await read_body(request, _READER, lambda body: url_places(body.messages))
     call = await open_call(request, body.model, body.request_id, "chatcmpl")
     text = call.target.text
     check_stream_options(body)
