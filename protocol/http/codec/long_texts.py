@@ -6,7 +6,6 @@ is found holds as far as the text is JSON: up to a parser's first error.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from protocol.sync.sliced import Sliced
@@ -15,7 +14,8 @@ from protocol.sync.sliced import Sliced
 LONG_ABOVE = 1 << 17
 # Less than that, so that the end of a window is in every long text.
 _WINDOW = 1 << 15
-_UNUSUAL = re.compile(rb"[\x00-\x1f\x7f-\xff\\]")
+# What stands for itself in a text of ASCII.
+_USUAL = bytes(set(range(0x20, 0x7F)) - set(b'"\\'))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,18 @@ def find_long_texts(
         after = 0
         if opened >= 0:
             end = plain.find(b'"')
-            is_usual = is_usual and not _UNUSUAL.search(raw, 0, len(raw) if end < 0 else end)
+            is_usual = is_usual and _is_usual(raw if end < 0 else raw[:end])
             if end >= 0:
                 if is_usual and start + end + 1 - opened > long_above:
                     found.append(FoundText(opened, start + end + 1))
                 opened, after = -1, end + 1
         if opened < 0 and plain.count(b'"', after) % 2:
             at = plain.rfind(b'"')
-            opened, is_usual = start + at, not _UNUSUAL.search(raw, at + 1)
+            opened, is_usual = start + at, _is_usual(raw[at + 1 :])
         start += len(raw)
         yield
     return found
+
+
+def _is_usual(text: bytes) -> bool:
+    return not text.translate(None, _USUAL)
