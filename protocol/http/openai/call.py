@@ -58,7 +58,11 @@ class Call:
         return (*named, *self._limits(), *self._load_report())
 
     def reply(self, value: object) -> Reply:
-        return Reply(200, (*JSON_CONTENT, *self._load_report()), msgspec.json.encode(value))
+        return self.reply_in_parts([msgspec.json.encode(value)])
+
+    def reply_in_parts(self, parts: Sequence[bytes]) -> Reply:
+        """One whose JSON is written already."""
+        return Reply(200, (*JSON_CONTENT, *self._load_report()), parts[0], parts[1:])
 
     def _load_report(self) -> Headers:
         return load_report_headers(self.request.headers, self.request.services.load_report, self.target.model)

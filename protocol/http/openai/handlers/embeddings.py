@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import trio
-
 from protocol.http.exchange import HttpRequest
 from protocol.http.openai.call import open_call, queue_priority, read_body
 from protocol.http.openai.codec.embeddings import embedding_inputs, embeddings_answer
@@ -12,11 +10,9 @@ from protocol.http.openai.codec.requests import EmbeddingRequest
 from protocol.http.openai.errors import FieldError
 from protocol.http.openai.vectors import Wanted, embed, embeds
 from protocol.http.reply import Reply
+from protocol.sync.sliced import run_sliced
 
 _READER = BodyReader(EmbeddingRequest)
-
-# Values of all vectors that are written without a thread.
-_FEW_VALUES = 1 << 12
 
 
 async def embeddings(request: HttpRequest) -> Reply:
@@ -36,8 +32,4 @@ async def embeddings(request: HttpRequest) -> Reply:
         priority=queue_priority(body.priority),
         observed={"encoding_formats": (encoding,)},
     )
-    if sum(vector.size for vector in vectors) <= _FEW_VALUES:
-        return call.reply(embeddings_answer(vectors, encoding, call.target.name, tokens))
-    return await trio.to_thread.run_sync(
-        lambda: call.reply(embeddings_answer(vectors, encoding, call.target.name, tokens))
-    )
+    return call.reply_in_parts(await run_sliced(embeddings_answer(vectors, encoding, call.target.name, tokens)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import pytest
 from protocol.core import ModelMetadata, Respond, TensorMetadata
 from protocol.errors import InvalidArgument
 from protocol.http.app import HttpApp
+from protocol.http.openai.codec.embeddings import embeddings_answer
 from protocol.http.settings import HttpSettings
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse, Tensor
 from protocol.text.model import TensorNames, TextModel, VectorTensors
@@ -21,6 +23,7 @@ from tests.protocol.http.asgi import Answer, call
 from tests.protocol.http.fake_services import make_services
 from tests.protocol.http.openai.handlers.scripted_core import ScriptedCore
 from tests.protocol.http.openai.words import word_tokenizer
+from tests.sliced import finished
 
 NAMES = TensorNames(text_input="", text_output="", embedding_input="T", embedding_output="V")
 
@@ -211,6 +214,26 @@ async def test_dimensions_of_a_model_that_tells_no_size() -> None:
     assert (await post(id_core(vectors), input="hello", dimensions=1)).json["data"][0]["embedding"] == [1]
     answer = await post(id_core(vectors), input="hello", dimensions=3)
     assert (answer.status, answer.json["error"]["param"]) == (400, "dimensions")
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+async def test_a_long_answer_is_sent_in_parts(encoding: str) -> None:
+    texts = [f"{number}" * (number % 7 + 1) for number in range(2048)]
+    answer = await post(make_core(), input=texts, encoding_format=encoding)
+    vectors = [np.array([len(each), 0.5], np.float32) for each in texts]
+    expected = [
+        base64.b64encode(vector.tobytes()).decode() if encoding == "base64" else vector.tolist() for vector in vectors
+    ]
+    assert answer.json == {
+        "object": "list",
+        "data": [{"object": "embedding", "index": i, "embedding": each} for i, each in enumerate(expected)],
+        "model": "m",
+        "usage": {"prompt_tokens": 0, "total_tokens": 0},
+    }
+    made = finished(embeddings_answer(vectors, encoding, "m", 0))
+    assert len(made) > 1
+    assert json.loads(b"".join(made)) == answer.json
+    assert sum(1 for _ in embeddings_answer(vectors, encoding, "m", 0)) == 2048, "the loop may turn behind each"
 
 
 async def test_a_body_of_too_many_values_is_refused_before_it_is_read() -> None:
