@@ -17,6 +17,7 @@ from protocol.http.anthropic.codec.answers import (
 )
 from protocol.http.anthropic.codec.blocks import BlockEvents, ContentBlocks
 from protocol.http.anthropic.codec.chats import chat_of, messages_chat
+from protocol.http.anthropic.codec.messages import picture_places
 from protocol.http.anthropic.codec.requests import (
     COUNT_REFUSED,
     MESSAGES_REFUSED,
@@ -43,7 +44,7 @@ _STREAM = StreamForm("Anthropic", b"", PING, anthropic_error_event, anthropic_st
 
 async def messages(request: HttpRequest) -> Reply | None:
     """Cancelled when the client leaves, and the inference with it."""
-    body = await read_body(request, _READER)
+    body = await read_body(request, _READER, lambda body: picture_places(body.messages))
     asked = await converted(request, partial(messages_chat, body))
     call = await open_call(request, asked.model, None, "msg", "_")
     call = replace(call, id_header=REQUEST_ID)

@@ -5,11 +5,11 @@ Pictures in results are what the user shows after them: templates have a place f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from protocol.errors import shown_value
-from protocol.http.openai.codec.images import Picture, url_picture
+from protocol.http.openai.codec.images import LongText, Picture, url_picture
 from protocol.http.openai.errors import FieldError
 
 _ROLES = ("user", "assistant", "system")
@@ -52,6 +52,20 @@ def chat_messages(system: str | Sequence[_Block] | None, messages: Sequence[_Blo
     if made[-1]["role"] == "assistant":
         _check_last(made[-1], f"messages[{len(messages) - 1}].content")
     return made
+
+
+def picture_places(messages: Sequence[_Block]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Where pictures have their base64, those in results of tools among them."""
+    waiting: list[Any] = [*messages]
+    while waiting:
+        block = waiting.pop()
+        if not isinstance(block, dict):
+            continue
+        source, content = block.get("source"), block.get("content")
+        if block.get("type") == "image" and isinstance(source, dict) and source.get("type") == "base64":
+            yield source, "data"
+        if isinstance(content, list):
+            waiting += content
 
 
 def _check_last(message: dict[str, Any], where: str) -> None:
@@ -115,7 +129,8 @@ def _image(block: _Block, where: str) -> Picture:
             f"'{where}.media_type': expected one of {', '.join(_MEDIA_TYPES)}, got {shown_value(media_type)}",
             f"{where}.media_type",
         )
-    return Picture(f"{where}.data", base64=_string(source, "data", where))
+    data = source.get("data")
+    return Picture(f"{where}.data", data.data if isinstance(data, LongText) else _string(source, "data", where))
 
 
 def _shown(block: _Block, where: str) -> _Part:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from protocol.http.anthropic.codec.messages import chat_messages
-from protocol.http.openai.codec.images import Picture
+from protocol.http.anthropic.codec.messages import chat_messages, picture_places
+from protocol.http.anthropic.codec.requests import MESSAGES_REFUSED, MessagesRequest
+from protocol.http.codec.long_texts import LONG_ABOVE
+from protocol.http.openai.codec.images import Picture, pictures_of
+from protocol.http.openai.codec.long_bodies import read_long_body
+from protocol.http.openai.codec.reading import BodyReader
 from protocol.http.openai.errors import FieldError
+from tests.sliced import finished
 
 
 def text(value: str) -> dict[str, str]:
@@ -86,6 +92,24 @@ def test_pictures_stand_where_they_were_given() -> None:
             Picture("messages[0].content[2].source.url", "Yg=="),
         )
     ]
+
+
+def test_long_pictures_stay_in_the_body() -> None:
+    data = "A" * LONG_ABOVE
+    by_url = {"type": "image", "source": {"type": "url", "url": f"data:image/png;base64,{data}"}}
+    messages = [user(image(data), {**RESULT, "content": [image(data), text(data)]}, by_url, text(data))]
+    body = json.dumps({"model": "m", "max_tokens": 1, "messages": messages}).encode()
+    reader = BodyReader(MessagesRequest, MESSAGES_REFUSED)
+    found = finished(read_long_body(body, reader, lambda body: picture_places(body.messages), strict=False))
+    assert found is not None
+    pictures = [*pictures_of(chat_messages(None, found.messages))]
+    views = [each.base64 for each in pictures if isinstance(each.base64, memoryview)]
+    assert [bytes(each) for each in views] == [data.encode()] * 2
+    assert all(each.obj is body for each in views)
+    alone = [*pictures_of(chat_messages(None, messages))]
+    shown = [each if isinstance(each, str) else str(each, "ascii") for each in (one.base64 for one in pictures)]
+    assert shown == [each.base64 for each in alone]
+    assert [each.path for each in pictures] == [each.path for each in alone]
 
 
 def test_pictures_in_results_are_shown_after_all_of_them() -> None:
