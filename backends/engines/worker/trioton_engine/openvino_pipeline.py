@@ -9,6 +9,7 @@ loop.
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -25,14 +26,15 @@ _FINISHES = {genai.GenerationFinishReason.STOP: "stop", genai.GenerationFinishRe
 class _Running:
     """A generation in the pipeline."""
 
-    __slots__ = ("generation", "handle", "is_aborted", "made", "wants_logprobs")
+    __slots__ = ("generation", "handle", "is_aborted", "left", "stop_ids", "wants_logprobs")
 
-    def __init__(self, generation: Generation, handle: Any) -> None:
+    def __init__(self, generation: Generation, handle: Any, stop_ids: Collection[int]) -> None:
         self.generation = generation
         self.handle = handle
+        self.stop_ids = stop_ids  # after which it may have ended
         self.wants_logprobs = generation.sampling.logprobs is not None
         self.is_aborted = False
-        self.made = 0
+        self.left = generation.sampling.max_tokens
 
 
 class Pipeline:
@@ -73,7 +75,7 @@ class Pipeline:
                 handle = add(sequence, openvino.Tensor(np.array([generation.token_ids], dtype=np.int64)), config)
         except RuntimeError as error:  # its checks of the configuration
             raise Refused(reason_of(error)) from None
-        self._running[sequence] = _Running(generation, handle)
+        self._running[sequence] = _Running(generation, handle, self._stop_ids.union(generation.sampling.stop_token_ids))
 
     def abort(self, sequence: int) -> None:
         """End a generation with the next step."""
@@ -147,14 +149,15 @@ def _read(running: _Running) -> Event | None:
     tokens: list[int] = []
     logprobs: list[TokenLogprob] = []
     finish = ""
-    while handle.can_read():
+    if handle.can_read():  # a step brings one output
         for output in handle.read().values():
-            tokens += output.generated_ids
+            tokens = output.generated_ids
             if running.wants_logprobs:
-                logprobs += [TokenLogprob(each) for each in output.generated_log_probs]
-            finish = _FINISHES.get(output.finish_reason, "")
-    running.made += len(tokens)
-    if not tokens and not finish:  # what ends without a reason of its own is seen after its last tokens
+                logprobs = [TokenLogprob(each) for each in output.generated_log_probs]
+            running.left -= len(tokens)
+            if running.left <= 0 or (tokens and tokens[-1] in running.stop_ids):
+                finish = _FINISHES.get(output.finish_reason, "")
+    if not tokens and not finish:  # what ends in another way is seen after its last tokens
         status = handle.get_status()
         if status == genai.GenerationStatus.RUNNING:
             return None
@@ -172,7 +175,7 @@ def _read(running: _Running) -> Event | None:
 def _finish_of(status: Any, running: _Running) -> str:
     """Of a generation without a reason of its own: what does not fit into the cache, perhaps no more."""
     if status == genai.GenerationStatus.IGNORED:
-        return "length" if running.made else "error"
+        return "length" if running.left < running.generation.sampling.max_tokens else "error"
     return "stop"
 
 
