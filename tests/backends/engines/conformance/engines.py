@@ -34,6 +34,7 @@ class EngineCase:
         computes: it generates by a model; else it replays.
         reports_cached: it says how many tokens of a prompt it has found in its cache.
         structures: it has structured output.
+        requests: how many it gets at least from clients that leave.
     """
 
     name: str
@@ -42,6 +43,7 @@ class EngineCase:
     computes: bool = True
     reports_cached: bool = True
     structures: bool = True
+    requests: int = 10_000
 
     @property
     def is_installed(self) -> bool:
@@ -112,6 +114,8 @@ ENGINES = (
             "INFERENCE_NUM_THREADS": 1,
             "num_kv_blocks": 512,
             "max_num_seqs": 64,
+            # What it keeps of the shapes that it has seen grows for long, and would hide what is kept of generations.
+            "CPU_RUNTIME_CACHE_CAPACITY": 0,
         },
         reports_cached=False,
     ),
@@ -127,6 +131,7 @@ ENGINES = (
             "ENV:VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "ENV:OMP_NUM_THREADS": 1,
         },
+        requests=400,
     ),
 )
 INSTALLED = tuple(each for each in ENGINES if each.is_installed)
