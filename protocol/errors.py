@@ -45,6 +45,15 @@ class InvalidArgument(ServerError):
     label = "Invalid argument"
 
 
+class InvalidField(InvalidArgument):
+    """A field that the client has named is wrong, or cannot be honoured; `param` is its name, for interfaces whose
+    errors have a place for that."""
+
+    def __init__(self, message: str, param: str = "") -> None:
+        super().__init__(message)
+        self.param = param
+
+
 class Unavailable(ServerError):
     """Not now: stopping, overloaded, restarting, or not ready. The same request may succeed later."""
 

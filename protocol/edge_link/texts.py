@@ -135,6 +135,7 @@ class ErrorText(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True
     retry_after: float | None = None
     limit: str = ""
     fields: tuple[tuple[str, str], ...] = ()
+    param: str = ""
 
 
 def encode_error(error: ServerError) -> bytes:
@@ -142,7 +143,8 @@ def encode_error(error: ServerError) -> bytes:
     message = str(error.message)[:_LONGEST_ERROR].encode("utf-8", "replace").decode()
     if isinstance(error, QuotaExceeded):
         return encode_text(ErrorText(name, message, error.retry_after, error.limit, tuple(error.fields)))
-    return encode_text(ErrorText(name, message, error.retry_after))
+    param = error.param if isinstance(error, errors.InvalidField) else ""
+    return encode_text(ErrorText(name, message, error.retry_after, param=param))
 
 
 def decode_error(text: memoryview) -> ServerError:
@@ -153,7 +155,7 @@ def decode_error(text: memoryview) -> ServerError:
         raise BrokenFrame(f"its error is a {found.name!r}")
     if issubclass(kind, QuotaExceeded):
         return kind(found.message, retry_after=found.retry_after or 0.0, limit=found.limit, fields=found.fields)
-    error = kind(found.message)
+    error = kind(found.message, found.param) if issubclass(kind, errors.InvalidField) else kind(found.message)
     if found.retry_after != kind.retry_after:
         error.retry_after = found.retry_after
     return error

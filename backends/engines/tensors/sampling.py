@@ -7,6 +7,7 @@ engine says it has.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
@@ -14,8 +15,10 @@ import msgspec
 from msgspec import Meta
 
 from backends.engines.worker.trioton_engine.engine import EngineInfo, Sampling, Structure
-from protocol.errors import InvalidArgument, shown_name
+from protocol.errors import InvalidArgument, InvalidField, shown_name
 
+# Where msgspec has found an error.
+_PLACE = re.compile(r"(?P<text>.*) - at (?:`key` in )?`\$\.(?P<path>(?P<field>\w+).*)`", re.DOTALL)
 _INT32 = 1 << 31
 Count = Annotated[int, Meta(ge=0, lt=_INT32)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -101,19 +104,23 @@ def parse_sampling(values: Mapping[str, Any], where: str) -> SamplingFields:
     try:
         fields = msgspec.convert(given, SamplingFields, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"{where}: sampling_parameters: {_readable(str(error))}") from None
+        text, param = _readable(str(error))
+        raise InvalidField(f"{where}: sampling_parameters: {text}", param) from None
     if fields.seed is not None and not -(1 << 63) <= fields.seed < 1 << 64:
-        raise InvalidArgument(f"{where}: sampling_parameters: seed: expected an integer of 64 bits, got {fields.seed}")
+        text = f"{where}: sampling_parameters: seed: expected an integer of 64 bits, got {fields.seed}"
+        raise InvalidField(text, "seed")
     for name, served in _ONLY.items():
         if (value := getattr(fields, name)) not in served:
-            raise InvalidArgument(f"{where}: sampling_parameters: {name} {value} is not supported")
+            raise InvalidField(f"{where}: sampling_parameters: {name} {value} is not supported", name)
     return fields
 
 
-def _readable(text: str) -> str:
-    """msgspec's text, with the field in front."""
-    text, _, place = text.partition(" - at `$.")
-    return f"{place.rstrip('`')}: {text}" if place else text
+def _readable(text: str) -> tuple[str, str]:
+    """msgspec's text, with the field in front, and the field."""
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        return text, ""
+    return f"{found['path']}: {found['text']}", found["field"]
 
 
 def sampling_of(fields: SamplingFields, max_tokens: int, info: EngineInfo, *, engine: str, where: str) -> Sampling:
@@ -124,12 +131,19 @@ def sampling_of(fields: SamplingFields, max_tokens: int, info: EngineInfo, *, en
         if value is None or value in _WITHOUT_EFFECT.get(name, ()):
             continue
         if name not in info.features:
-            raise _not_there(name, engine, where)
+            raise _not_there(name, engine, where, name)
         asked[name] = value
     if fields.logprobs is not None and fields.logprobs > info.most_logprobs:
-        raise InvalidArgument(
+        raise InvalidField(
             f"{where}: sampling_parameters: logprobs: engine '{engine}' reports {info.most_logprobs} of the likeliest "
-            f"tokens at most, got {fields.logprobs}"
+            f"tokens at most, got {fields.logprobs}",
+            "logprobs",
+        )
+    if asked.get("min_tokens", 0) > max_tokens:
+        raise InvalidField(
+            f"{where}: sampling_parameters: min_tokens: expected at most max_tokens, which is {max_tokens}, got "
+            f"{asked['min_tokens']}",
+            "min_tokens",
         )
     if fields.lora_name and "adapter" not in info.features:
         raise InvalidArgument(f"{where}: LoRA feature is not enabled.")
@@ -141,8 +155,8 @@ def sampling_of(fields: SamplingFields, max_tokens: int, info: EngineInfo, *, en
     return Sampling(max_tokens=max_tokens, **asked)
 
 
-def _not_there(name: str, engine: str, where: str) -> InvalidArgument:
-    return InvalidArgument(f"{where}: sampling_parameters: {name} is not supported by engine '{engine}'")
+def _not_there(name: str, engine: str, where: str, param: str = "") -> InvalidField:
+    return InvalidField(f"{where}: sampling_parameters: {name} is not supported by engine '{engine}'", param)
 
 
 def _structure(fields: SamplingFields, where: str) -> Structure | None:

@@ -15,7 +15,7 @@ from protocol.errors import (
     DeadlineExceeded,
     Forbidden,
     Internal,
-    InvalidArgument,
+    InvalidField,
     NotFound,
     PayloadTooLarge,
     QuotaExceeded,
@@ -30,12 +30,11 @@ from protocol.http.errors import error_reply, status_of
 from protocol.http.reply import Reply
 
 
-class FieldError(InvalidArgument):
+class FieldError(InvalidField):
     """A field of the body is wrong or cannot be honoured; `param` is its path, and `code` a word for programs."""
 
     def __init__(self, message: str, param: str, code: str | None = None) -> None:
-        super().__init__(message)
-        self.param = param
+        super().__init__(message, param)
         self.code = code
 
 
@@ -100,6 +99,6 @@ def error_object(error: ServerError) -> dict[str, Any]:
     return {
         "message": error.message.encode("utf-8", "replace").decode(),
         "type": kind,
-        "param": getattr(error, "param", None),
+        "param": getattr(error, "param", None) or None,
         "code": getattr(error, "code", None) or code,
     }

@@ -62,6 +62,12 @@ def test_an_exceeded_quota_keeps_its_details() -> None:
     )
 
 
+def test_an_invalid_field_keeps_its_name() -> None:
+    found = decode_error(memoryview(encode_error(errors.InvalidField("too much", "top_p"))))
+    assert isinstance(found, errors.InvalidField)
+    assert (found.message, found.param) == ("too much", "top_p")
+
+
 def test_an_error_that_edges_do_not_know_is_that_which_it_is_derived_from() -> None:
     class Own(Unavailable):
         """Of some backend."""

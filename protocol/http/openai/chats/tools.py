@@ -86,7 +86,9 @@ def answer_parser(
             case "auto":
                 parser = output_parser(text.tool_parser, reasoning, in_reasoning=in_reasoning, tools=plan.shown)
             case "required" if reasoning != _HARMONY:
-                parser = output_parser(_LIST_PARSER, _other(reasoning), in_reasoning=in_reasoning, id_maker=call_id)
+                parser = _ListOfCalls(
+                    output_parser(_LIST_PARSER, _other(reasoning), in_reasoning=in_reasoning, id_maker=call_id)
+                )
             case "required":
                 parser = output_parser(_HARMONY, reasoning)
             case "named":
@@ -131,6 +133,29 @@ class _NamedCall:
                 self._has_begun = True
                 read.append(ToolCallStart(0, call_id(), self._name))
             read.append(ToolCallArguments(0, delta.text))
+        return read
+
+
+class _ListOfCalls:
+    """All content is a list of calls: behind the first one there is only what stands between them, and an end where
+    the list was cut off."""
+
+    def __init__(self, parser: OutputParser) -> None:
+        self._parser = parser
+        self._has_begun = False
+
+    def push(self, text: str) -> list[Delta]:
+        return self._read(self._parser.push(text))
+
+    def finish(self) -> list[Delta]:
+        return self._read(self._parser.finish())
+
+    def _read(self, deltas: list[Delta]) -> list[Delta]:
+        read: list[Delta] = []
+        for delta in deltas:
+            self._has_begun |= isinstance(delta, ToolCallStart)
+            if not (self._has_begun and isinstance(delta, ContentDelta)):
+                read.append(delta)
         return read
 
 

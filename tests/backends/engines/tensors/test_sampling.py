@@ -8,7 +8,7 @@ import pytest
 
 from backends.engines.tensors.sampling import parse_sampling, sampling_of
 from backends.engines.worker.trioton_engine.engine import EngineInfo, Sampling, Structure
-from protocol.errors import InvalidArgument
+from protocol.errors import InvalidArgument, InvalidField
 
 ALL = EngineInfo(
     frozenset(Sampling.__dataclass_fields__)
@@ -64,6 +64,7 @@ def test_fields_that_are_honoured(values: dict[str, Any], expected: dict[str, An
         ({"best_of": 2}, "best_of 2 is not supported"),
         ({"prompt_logprobs": 1}, "prompt_logprobs 1 is not supported"),
         ({"use_beam_search": True}, "use_beam_search True is not supported"),
+        ({"min_tokens": 11}, "min_tokens: expected at most max_tokens, which is 10, got 11"),
         ({"logprobs": 6}, "logprobs: engine 'e' reports 5 of the likeliest tokens at most, got 6"),
         ({"structured_outputs": {"json": {}, "regex": "a"}}, "must have one of"),
         ({"structured_outputs": {"xml": "a"}}, "structured_outputs: xml is not supported"),
@@ -84,6 +85,24 @@ def test_fields_that_are_refused(values: dict[str, Any], text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"top_p": 0}, "top_p"),
+        ({"logit_bias": {"a": 1}}, "logit_bias"),
+        ({"stop": [1]}, "stop"),
+        ({"seed": 2**64}, "seed"),
+        ({"best_of": 2}, "best_of"),
+        ({"min_tokens": 11}, "min_tokens"),
+        ({"logprobs": 6}, "logprobs"),
+    ],
+)
+def test_a_refusal_says_which_field_it_is_about(values: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidField, match=f"sampling_parameters: {field}") as caught:
+        made(values)
+    assert caught.value.param == field
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         *(("temperature", 0.5), ("top_p", 0.5), ("top_k", 5), ("min_p", 0.1), ("seed", 1), ("min_tokens", 2)),
@@ -92,8 +111,9 @@ def test_fields_that_are_refused(values: dict[str, Any], text: str) -> None:
     ],
 )
 def test_what_an_engine_does_not_have_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(InvalidArgument, match=rf"sampling_parameters: {name} is not supported by engine 'e'"):
+    with pytest.raises(InvalidField, match=rf"sampling_parameters: {name} is not supported by engine 'e'") as caught:
         made({name: value}, NONE)
+    assert caught.value.param == name
 
 
 @pytest.mark.parametrize(

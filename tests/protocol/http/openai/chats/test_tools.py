@@ -129,6 +129,14 @@ def test_required_calls() -> None:
     ]
 
 
+def test_a_list_of_required_calls_that_is_cut_off_has_no_content() -> None:
+    request = chat(tools=[WEATHER], tool_choice="required")
+    for rest in (",", "]", ', {"na', "  \n "):
+        answer = '[{"name": "weather", "parameters": {"city": "Rome"}}' + rest
+        assert read(request, TextModel("m", 1), answer) == READ
+    assert read(request, TextModel("m", 1), "I cannot.") == [ContentDelta("I cannot.")], "an engine without structures"
+
+
 def test_a_named_call() -> None:
     request = chat(tools=[WEATHER, TIME], tool_choice=NAMED)
     assert read(request, HERMES, '{"a": 1}') == [ToolCallStart(0, "id", "time"), ToolCallArguments(0, '{"a": 1}')]
