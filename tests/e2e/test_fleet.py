@@ -142,6 +142,7 @@ def test_the_index_and_statistics_are_of_all(fleet: FleetProcess, client: Client
     index = client.json("get_model_repository_index")
     entries = index["models"] if isinstance(index, dict) else index
     assert {(each["name"], each.get("state", "")) for each in entries} >= {("add_sub", "READY")}
+    client.infer("add_sub", INPUTS)  # the client's JSON of gRPC leaves out what is zero
     stats = client.json("get_inference_statistics", "add_sub")["model_stats"][0]
     assert int(stats["inference_stats"]["success"]["count"]) == sum(inferences(fleet))
 

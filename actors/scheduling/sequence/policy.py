@@ -83,6 +83,7 @@ class SequencePolicy:
         self._backlog: dict[LiveSequence, None] = {}
         self._deadlines = Deadlines()  # of requests in the backlog
         self._idle_since: dict[LiveSequence, float] = {}  # in this order
+        # Those that are or were in use, and the next one: a configuration may give an instance any number of them.
         self._slots: dict[Instance, list[Slot]] = {}
         self._free: list[tuple[int, int, Slot]] = []  # a heap
         self._slot_numbers = count()
@@ -102,9 +103,8 @@ class SequencePolicy:
         if instance in self._slots:
             return
         self._strategy.add_instance(instance)
-        self._slots[instance] = [Slot(instance, index) for index in range(self._strategy.slots_per_instance)]
-        for slot in self._slots[instance]:
-            self._fill(slot)
+        self._slots[instance] = []
+        self._make_slot(instance)
 
     def remove_instance(self, instance: Instance) -> list[QueuedRequest]:
         """The sequences on an instance that is lost are over: what of them waits comes back. What runs does not."""
@@ -305,7 +305,21 @@ class SequencePolicy:
             self._deadlines.set(step.item, now + timeout / 1e6)
 
     def _take_free_slot(self) -> Slot | None:
-        return heapq.heappop(self._free)[2] if self._free else None
+        if not self._free:
+            return None
+        slot = heapq.heappop(self._free)[2]
+        if slot is self._slots[slot.instance][-1]:
+            self._make_slot(slot.instance)
+        return slot
+
+    def _make_slot(self, instance: Instance) -> None:
+        """Make the next slot of an instance, if it may have one more; and those that the backlog takes before it."""
+        slots = self._slots[instance]
+        while len(slots) < self._strategy.slots_per_instance:
+            slots.append(Slot(instance, len(slots)))
+            self._fill(slots[-1])
+            if slots[-1].sequence is None:
+                return
 
     def _settle(self, sequence: LiveSequence, slot: Slot) -> None:
         slot.sequence = sequence

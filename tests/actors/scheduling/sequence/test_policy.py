@@ -80,6 +80,17 @@ def test_sequences_take_the_lowest_free_slot_of_any_instance() -> None:
     assert on.policy.waiting == 1  # s5 is in the backlog
 
 
+@pytest.mark.parametrize("oldest", [None, StrategyOldest(max_candidate_sequences=2**31 - 1)])
+def test_slots_are_made_as_they_are_needed(oldest: StrategyOldest | None) -> None:
+    """However many a configuration has: with all of them made at once, this test would need more memory than there
+    is."""
+    on = instances("a", "b", max_batch_size=2**31 - 1, oldest=oldest)
+    for number in range(1, 6):
+        add(on, f"s{number}", number, start=START)
+    assert on.begin("a") == ["s1", "s3", "s5"]
+    assert on.begin("b") == ["s2", "s4"]
+
+
 def test_a_model_without_batching_has_one_slot() -> None:
     on = instances(max_batch_size=0)
     add(on, "s1", 1, start=START)
