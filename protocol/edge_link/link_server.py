@@ -26,12 +26,12 @@ from protocol.edge_link.keys import TellingKeys
 from protocol.edge_link.limits import LinkLimits
 from protocol.edge_link.link_calls import LinkCalls
 from protocol.edge_link.link_traces import LinkTraces
+from protocol.edge_link.received import Received, RequestReader
 from protocol.edge_link.records import (
     CALL,
     CANCEL,
     CREDIT,
     HELLO,
-    INLINE,
     PLAIN,
     RELEASE,
     REQUEST,
@@ -43,14 +43,9 @@ from protocol.edge_link.records import (
 )
 from protocol.edge_link.segments import ReadSegment, WrittenSegment, make_segment
 from protocol.edge_link.served import LinkedRequest, LinkedStream, response_size
-from protocol.edge_link.templates import ReceivedTemplates
 from protocol.edge_link.texts import (
     Hello,
-    LinkedOrigin,
-    LinkedTrace,
-    RequestExtras,
     StampsText,
-    TraceText,
     UnsentTraceText,
     decode_text,
     encode_text,
@@ -58,7 +53,7 @@ from protocol.edge_link.texts import (
 from protocol.edge_link.wire import Wire
 from protocol.errors import ServerError
 from protocol.failures import CallbackFailures
-from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.quotas.accounts import Account
 from protocol.reactor.drivers import the_poller
 from protocol.server_settings import TraceControl
@@ -108,7 +103,6 @@ class LinkServer:
             UNSENT: self._unsent,
         }
         self._wire = self._made_wire(control, self._take)
-        self._templates = ReceivedTemplates()
         self._traces = LinkTraces(tracing)
         self._pending: dict[int, LinkedRequest] = {}
         self._streams: dict[int, LinkedStream] = {}
@@ -144,6 +138,7 @@ class LinkServer:
         try:
             descriptors += map(make_segment, (limits.input_bytes, limits.output_bytes))
             self._inputs = ReadSegment(descriptors[0], limits.input_bytes, self._view_ended)
+            self._requests = RequestReader(self._inputs)
             outputs = WrittenSegment(descriptors[1], limits.output_bytes)
             self._answers = AnswerWriter(outputs, self._put_aside, self._failures)
             self._greet([*descriptors, theirs.fileno()])
@@ -209,115 +204,55 @@ class LinkServer:
         take_records(frame, self._handlers)
 
     def _template(self, frame: Frame) -> None:
-        self._templates.receive(frame)
+        self._requests.read_template(frame)
 
     def _plain(self, frame: Frame) -> None:
-        number, count = frame.take(2)
-        template = self._templates[number]
-        rows = frame.take(2 * count)
-        size = template.size
-        data = frame.take_data(count * size)
-        if not (count > 0 and template.is_fixed):
-            raise BrokenFrame(f"its template of {count} plain requests has sizes that vary")
+        key, size, requests = self._requests.read_plain(frame)
         pending, submit, ready = self._pending, self._core.submit, self._put
-        places, model_name, version = template.tensors, template.model_name, template.model_version
-        requested, priority, timeout = (
-            template.requested_outputs,
-            template.priority,
-            template.timeout_microseconds,
-        )
-        tags, tag_at, tag_end = frame.texts, frame.text_at, frame.text_at
-        account, refusal = self._account(template.key) if template.key else (None, None)
+        account, refusal = self._account(key) if key else (None, None)
         is_limited = account is not None and account.quota is not None
-        start = 0
-        for index in range(0, 2 * count, 2):
-            number = rows[index]
+        for number, request in requests:
             if number in pending:
                 raise BrokenFrame(f"its request {number} is there already")
-            tensors = []
-            for name, datatype, shape, begin, end in places:
-                tensors.append(Tensor(name, datatype, shape, data[start + begin : start + end]))
-            start += size
-            tag_end += rows[index + 1]
-            if tag_end < tag_at:
-                raise BrokenFrame(f"its request {number} has tags of {rows[index + 1]} bytes")
-            request = InferenceRequest(
-                model_name,
-                tensors,
-                version,
-                "",
-                requested,
-                {},
-                0,
-                False,
-                False,
-                priority,
-                timeout,
-                template=template,
-                origin=LinkedOrigin(tags[tag_at:tag_end]),
-                charge=None if account is None else LinkCharge(account),
-            )
-            tag_at = tag_end
+            if account is not None:
+                request.charge = LinkCharge(account)
             if refusal is not None:
                 self._refuse(number, refusal)
             elif is_limited:  # which the edge does not know yet
-                self._submit(number, 0, request, size)
+                self._submit(Received(number, 0, request, key, size, None))
             else:
                 linked = pending[number] = LinkedRequest(number, ready)
                 linked.submitted = submit(request, linked, later=True)
-        frame.take_text(tag_end - frame.text_at)
 
     def _request(self, frame: Frame) -> None:
-        number, own, flags, tags_size, extras_size, place, size = frame.take(7)
-        template = self._templates[number]
-        sizes = frame.take(template.count_varying)
-        tags = frame.take_text(tags_size)
-        extras = decode_text(frame.take_text(extras_size), RequestExtras)
-        self._check_new(own)
-        data = frame.take_data(size) if place == INLINE else self._inputs.lend(place, size)
-        request = InferenceRequest(
-            template.model_name,
-            template.views(data, sizes),
-            template.model_version,
-            extras.id,
-            template.requested_outputs,
-            extras.parameters,
-            extras.sequence_id,
-            extras.sequence_start,
-            extras.sequence_end,
-            template.priority,
-            template.timeout_microseconds,
-            template=template if template.is_fixed else None,
-            origin=LinkedOrigin(tags),
-            trace=LinkedTrace() if extras.is_measured else None,
-        )
-        if template.key:
-            account, refusal = self._account(template.key)
+        received = self._requests.read(frame)
+        self._check_new(received.number)
+        if received.key:
+            account, refusal = self._account(received.key)
             if refusal is not None:
-                self._refuse(own, refusal)
+                self._refuse(received.number, refusal)
                 return
             assert account is not None
-            request.charge = LinkCharge(account)
-        self._submit(own, flags, request, len(data) if extras.size is None else extras.size, extras.trace)
+            received.request.charge = LinkCharge(account)
+        self._submit(received)
 
-    def _submit(
-        self, number: int, flags: int, request: InferenceRequest, size: float, traced: TraceText | None = None
-    ) -> None:
-        """Give a request to the core, once it is charged so many bytes to its key; with a trace, if it may have one."""
+    def _submit(self, received: Received) -> None:
+        """Give a request to the core, once its key is charged; with a trace, if it is its turn."""
+        number, flags, request, _, size, trace = received
         charge = request.charge
         limited = charge if isinstance(charge, LinkCharge) and charge.is_limited else None
         if limited is not None:
             if not limited.account.is_known(request.model_name):
                 scope = self._calls.scopes[number] = trio.CancelScope()
-                self._tasks.start_soon(self._submit_when_known, scope, number, flags, request, size, traced)
+                self._tasks.start_soon(self._submit_when_known, scope, limited, received)
                 return
             try:
                 limited.admit(request.model_name, size)
             except ServerError as refusal:
                 self._refuse(number, refusal)
                 return
-        if traced is not None:
-            self._trace(number, request, traced)
+        if trace is not None and self._traces.begin(number, request, trace):
+            self._answers.write_traced(number)
         if flags & STREAM:
             stream = LinkedStream(number, request.id, self._put_streamed, self._place_streamed)
             stream.charge = limited
@@ -327,34 +262,15 @@ class LinkServer:
             linked = self._pending[number] = LinkedRequest(number, self._put, charge=limited)
             linked.submitted = self._core.submit(request, linked, later=True)
 
-    def _trace(self, number: int, request: InferenceRequest, text: TraceText) -> None:
-        trace = self._traces.begin(number, request.model_name, text)
-        if trace is None:
-            return
-        if isinstance(request.trace, LinkedTrace):
-            request.trace.trace = trace
-        else:
-            request.trace = trace
-        self._answers.write_traced(number)
-
-    async def _submit_when_known(
-        self,
-        scope: trio.CancelScope,
-        number: int,
-        flags: int,
-        request: InferenceRequest,
-        size: float,
-        traced: TraceText | None,
-    ) -> None:
+    async def _submit_when_known(self, scope: trio.CancelScope, charge: LinkCharge, received: Received) -> None:
         """Other servers have a part of its key's places, and a store says how many there are here."""
         try:
             with scope:
-                assert request.charge is not None
-                await request.charge.account.wait_known(request.model_name, is_early=True)
+                await charge.account.wait_known(received.request.model_name, is_early=True)
         finally:
-            del self._calls.scopes[number]
+            del self._calls.scopes[received.number]
         if not scope.cancelled_caught:
-            self._submit(number, flags, request, size, traced)
+            self._submit(received)
             self._arrived.wake()
 
     def _account(self, key: str) -> tuple[Account | None, ServerError | None]:

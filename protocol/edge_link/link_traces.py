@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from protocol.edge_link.texts import StampsText, TraceText, UnsentTraceText
+from protocol.edge_link.texts import LinkedTrace, StampsText, TraceText, UnsentTraceText
+from protocol.messages import InferenceRequest
 from protocol.server_settings import Trace, TraceControl
 
 
@@ -18,12 +19,17 @@ class LinkTraces:
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, number: int, model: str, text: TraceText) -> Trace | None:
-        """The trace of this request, if it is its turn; it ends with `end`."""
-        trace = self._sampled(model, text)
-        if trace is not None:
-            self._open[number] = trace
-        return trace
+    def begin(self, number: int, request: InferenceRequest, text: TraceText) -> bool:
+        """Trace this request, if it is its turn, until `end`; whether it is."""
+        trace = self._sampled(request.model_name, text)
+        if trace is None:
+            return False
+        self._open[number] = trace
+        if isinstance(request.trace, LinkedTrace):
+            request.trace.trace = trace
+        else:
+            request.trace = trace
+        return True
 
     def _sampled(self, model: str, text: TraceText) -> Trace | None:
         if self._control is None:
