@@ -48,6 +48,8 @@ from protocol.zipped import MAX_INFLATION
 
 logger = logging.getLogger(__name__)
 
+# Of a body that only says what to change.
+_SHORT_BODY = 1 << 20
 # Of a form that a file is uploaded in, beside the file.
 _FORM_SIZE = 1 << 16
 
@@ -60,6 +62,7 @@ class HttpApp:
     settings: HttpSettings
     routes: RouteTable = field(default_factory=route_table)
     templates: RequestTemplates = field(default_factory=RequestTemplates)
+    _short_limit: BodyLimit = field(init=False)
     _json_limit: BodyLimit = field(init=False)
     _binary_limit: BodyLimit = field(init=False)
     _file_limit: BodyLimit = field(init=False)
@@ -67,6 +70,11 @@ class HttpApp:
 
     def __post_init__(self) -> None:
         sizes, put = self.settings, partial(object.__setattr__, self)  # frozen from here on
+        short = min(sizes.max_input_size, sizes.max_body_size, _SHORT_BODY)
+        put(
+            "_short_limit",
+            BodyLimit(short, _short_body_too_large),
+        )
         put("_json_limit", BodyLimit(min(sizes.max_input_size, sizes.max_body_size), json_too_large))
         put("_binary_limit", BodyLimit(sizes.max_body_size, _body_too_large))
         put("_file_limit", BodyLimit(sizes.max_file_size + _FORM_SIZE, _file_too_large))
@@ -130,7 +138,7 @@ class HttpApp:
                 if trace is not None:
                     trace.stamp("HTTP_RECV_END")
                 if encoding != IDENTITY:
-                    await self._inflate(request, encoding, share)
+                    await self._inflate(request, encoding, share, route)
                 ends_with_client = route.is_inference or route.may_wait
                 call = exchange.run(route.handler, request) if ends_with_client else route.handler(request)
                 try:
@@ -256,6 +264,8 @@ class HttpApp:
     def body_limit(self, route: Route, headers: Mapping[bytes, bytes], encoding: str) -> BodyLimit:
         if route.streams_body:
             return self._file_limit
+        if route.has_short_body:
+            return self._short_limit
         # A compressed body says nothing of its size; what it inflates to is bounded by max_input_size.
         if (route.has_binary_tail and HEADER_LENGTH in headers) or encoding != IDENTITY:
             return self._binary_limit
@@ -270,8 +280,9 @@ class HttpApp:
         else:
             await exchange.reply(reply)
 
-    async def _inflate(self, request: HttpRequest, encoding: str, share: RequestShare) -> None:
-        size, limit = len(request.body), self.settings.max_input_size
+    async def _inflate(self, request: HttpRequest, encoding: str, share: RequestShare, route: Route) -> None:
+        limit = self._short_limit.maximum if route.has_short_body else self.settings.max_input_size
+        size = len(request.body)
         most = min(limit, size * MAX_INFLATION)
         share.take(most)
         request.body = await trio.to_thread.run_sync(inflate, request.body, encoding, limit)
@@ -343,6 +354,13 @@ def _body_too_large(size: int, limit: int) -> BodyTooLarge:
         f"request body size of {size} bytes exceeds the maximum allowed size of {limit} bytes. "
         f"Use --http-max-body-size to increase the limit.",
         "max_body_size",
+    )
+
+
+def _short_body_too_large(size: int, limit: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"request body size of {size} bytes exceeds the maximum of {limit} bytes that a request to this path may have",
+        "max_short_body_size",
     )
 
 

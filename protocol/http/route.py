@@ -23,6 +23,7 @@ class Route:
         may_wait: whether it waits for what a model does, though it runs none: it is cancelled when the client leaves.
         has_binary_tail: whether a body may hold binary tensors behind its JSON, and so exceed `max_input_size`.
         binary_type: a media type that says so too, of the platform that the route is for.
+        takes_files: whether a body may hold files, and so be long though it only changes the server.
         takes_codings: whether a body may be compressed.
         streams_body: whether its handler reads the body as it comes; it may be as large as a file.
         error_form: how errors are written; one for each path.
@@ -43,6 +44,7 @@ class Route:
     may_wait: bool = False
     has_binary_tail: bool = False
     binary_type: BinaryType | None = None
+    takes_files: bool = False
     takes_codings: bool = True
     streams_body: bool = False
     error_form: ErrorForm = error_reply
@@ -54,6 +56,11 @@ class Route:
     def is_act(self) -> bool:
         """Whether it may change the server, and is no inference."""
         return self.method != "GET" and not (self.is_inference or self.makes_jobs)
+
+    @property
+    def has_short_body(self) -> bool:
+        """Whether a body only says what to change. It is read in one go."""
+        return self.is_act and self.category is not Category.INFERENCE and not self.takes_files
 
     @property
     def is_charged(self) -> bool:

@@ -96,7 +96,8 @@ def _repository() -> Iterator[Route]:
         index = repository_handlers.repository_index
         yield Route("POST", f"{path}/index", category, index, "Models of the repository")
         control = f"{path}/models/{{model_name}}"
-        yield Route("POST", f"{control}/load", category, repository_handlers.load_model, "Load or reload a model")
+        load = repository_handlers.load_model
+        yield Route("POST", f"{control}/load", category, load, "Load or reload a model", takes_files=True)
         yield Route("POST", f"{control}/unload", category, repository_handlers.unload_model, "Unload a model")
     yield Route("GET", "/v2/repository", category, repository_handlers.list_repositories, "Model repositories")
     register, unregister = repository_handlers.register_repository, repository_handlers.unregister_repository

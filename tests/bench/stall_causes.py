@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import random
@@ -202,6 +203,22 @@ def job_list(target: Target) -> None:
 
 
 @cache
+def _load() -> bytes:
+    model = b"class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+    files = {"1/model.py": model, "1/weights.bin": random.randbytes(45 * MEGABYTE)}
+    texts = {f"file:{name}": base64.b64encode(data).decode() for name, data in files.items()}
+    tensors = [{"name": "X", "data_type": "TYPE_FP32", "dims": [1]}]
+    parts = {"name": "files", "backend": "python", "input": tensors, "output": [{**tensors[0], "name": "Y"}]}
+    return json.dumps({"parameters": {"config": json.dumps(parts), **texts}}).encode()
+
+
+def load_files(target: Target) -> None:
+    """45 MB in base64, and unloaded again."""
+    target.post("/v2/repository/models/files/load", _load())
+    target.post("/v2/repository/models/files/unload", b"{}")
+
+
+@cache
 def _bomb() -> bytes:
     return gzip.compress(bytes(64 * MEGABYTE), 9)
 
@@ -361,6 +378,7 @@ CAUSES: dict[str, Cause] = {
         openai_token_ids,
         openai_empty_lists,
         job_list,
+        load_files,
         gzip_bomb,
         handshakes,
         metrics,

@@ -6,6 +6,7 @@ Pure. What is refused, and with which words, is as the standard library has it f
 from __future__ import annotations
 
 from base64 import b64decode
+from io import BytesIO
 
 from protocol.messages import Buffer
 from protocol.sync.sliced import Sliced
@@ -16,14 +17,14 @@ _PIECE = 1 << 15
 
 def decode_base64(text: Buffer) -> Sliced[bytes]:
     """Raises binascii.Error."""
-    view, pieces = memoryview(text), []
+    view, made = memoryview(text), BytesIO()
     for start in range(0, len(view), _PIECE):
         piece = bytes(view[start : start + _PIECE])
         if b"=" in piece and start + _PIECE < len(view):  # what follows is too much
             return b64decode(view, validate=True)
         try:
-            pieces.append(b64decode(piece, validate=True))
+            made.write(b64decode(piece, validate=True))
         except ValueError:
             return b64decode(view, validate=True)  # which says why
         yield
-    return b"".join(pieces)
+    return made.getvalue()  # which copies nothing: to join pieces took a third of it all

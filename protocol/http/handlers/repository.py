@@ -17,13 +17,17 @@ from protocol.errors import InvalidArgument, Unsupported
 from protocol.http.codec.base64_text import decode_base64
 from protocol.http.codec.json_pieces import json_list_reply
 from protocol.http.codec.json_text import JsonReader
+from protocol.http.codec.json_values import has_more_values
 from protocol.http.codec.long_json import Rest
 from protocol.http.codec.long_texts import find_long_texts
+from protocol.http.errors import BodyTooLarge
 from protocol.http.exchange import JSON_SLICED_ABOVE, HttpRequest
 from protocol.http.reply import Reply, json_reply
 from protocol.sync.sliced import run_sliced
 
 _FILE_PREFIX = "file:"
+# Of the body of a load: some files, and what else it may say.
+_MOST_VALUES = 1 << 14
 
 
 class IndexBody(msgspec.Struct):
@@ -130,9 +134,12 @@ def _control_parameters(request: HttpRequest) -> dict[str, Any]:
 
 async def _load_parameters(request: HttpRequest) -> dict[str, Any]:
     """Those of a load, with views of the body in place of long texts."""
-    if len(request.body) > JSON_SLICED_ABOVE:
-        body = memoryview(request.body)
-        texts = await run_sliced(find_long_texts(body))
+    if len(request.body) <= JSON_SLICED_ABOVE:
+        return _control_parameters(request)
+    body = memoryview(request.body)
+    if await run_sliced(has_more_values(body, _MOST_VALUES)):
+        raise BodyTooLarge(f"the body has more than {_MOST_VALUES} JSON values, the maximum", "load_json_values")
+    if texts := await run_sliced(find_long_texts(body)):
         rest = Rest(body, texts)
         with suppress(InvalidArgument):  # told by who reads all of it
             parameters = _CONTROL_READER.read(rest.text).parameters or {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 from typing import Any
 
@@ -186,3 +187,24 @@ async def test_a_repository_is_dropped() -> None:
     assert (await post(core, "/v2/repository/unregister", {"path": "/x"})).status == 200
     assert core.calls == [("unregister", "/x")]
     assert (await post(core, "/v2/repository/unregister", {})).status == 400
+
+
+@pytest.mark.parametrize("coding", [None, "gzip"])
+@pytest.mark.parametrize(
+    "path", ["/v2/repository/index", UNLOAD, "/v2/logging", "/v2/trace/setting", "/v2/repository/register"]
+)
+async def test_a_body_that_only_says_what_to_change_is_short(path: str, coding: str | None) -> None:
+    text = b'{"parameters": [' + b"[]," * (1 << 20) + b"1]}"
+    headers = {} if coding is None else {"content-encoding": coding}
+    body = text if coding is None else gzip.compress(text)
+    core = FakeCore()
+    answer = await call(HttpApp(make_services(core), HttpSettings()), "POST", path, body, headers)
+    assert answer.status == 413
+    assert core.calls == []
+
+
+async def test_a_load_of_too_many_values_is_refused() -> None:
+    core = FakeCore()
+    answer = await post(core, LOAD, {"parameters": {"config": [[]] * (1 << 17)}})
+    assert (answer.status, answer.error) == (413, "the body has more than 16384 JSON values, the maximum")
+    assert core.calls == []
