@@ -21,7 +21,7 @@ from trioton.convert.packages import how_to_install, missing
 from trioton.convert.plan import Candidate, Plan
 from trioton.convert.processes import Processes, StepFailed
 from trioton.convert.report import Outcome, Report
-from trioton.convert.samples import random_rows, read_json, read_npz, rows_of_arrays
+from trioton.convert.samples import random_rows, read_json, read_npz, rows_of_arrays, rows_of_json
 from trioton.convert.sources import Source
 from trioton.convert.storage import load_answers, save_cases
 from trioton.convert.targets import AS_IS
@@ -130,19 +130,18 @@ class Conversion:
 
     def _prepare(self) -> Prepared:
         wanted = self._wanted
+        of_json = {path: read_json(path) for path in wanted.samples if path.suffix == ".json"}
+        of_arrays = {path: read_npz(path) for path in wanted.samples if path not in of_json}
         about_source = self._step("describe", {})
         told = about_source["inputs"]
-        arrays = [read_npz(path) for path in wanted.samples if path.suffix != ".json"]
         specs = msgspec.convert(told, list[TensorSpec])
+        arrays = list(of_arrays.values())
         description, largest = described(specs, wanted.inputs, arrays, wanted.max_batch_size)
         rows = [
-            row
-            for path, each in zip((path for path in wanted.samples if path.suffix != ".json"), arrays, strict=True)
-            for row in rows_of_arrays(each, description, f"--samples '{path}'")
+            row for path, each in of_arrays.items() for row in rows_of_arrays(each, description, f"--samples '{path}'")
         ]
-        for path in wanted.samples:
-            if path.suffix == ".json":
-                rows += read_json(path, description)
+        for path, entries in of_json.items():
+            rows += rows_of_json(entries, description, path)
         rows = rows or random_rows(description)
         if wanted.plan.calibrates:
             calibration, rows = calibration_split(rows)

@@ -58,21 +58,30 @@ def rows_of_arrays(arrays: Mapping[str, Array], description: Description, place:
     return rows
 
 
-def read_json(path: Path, description: Description) -> list[Arrays]:
-    """Rows of the JSON that perf_analyzer takes as `--input-data`.
+def read_json(path: Path) -> list[Mapping[str, Any]]:
+    """The rows of the JSON that perf_analyzer takes as `--input-data`, each the data of inputs by their names.
 
     Raises:
-        UsageError: it cannot be read, or does not fit the inputs.
+        UsageError: it cannot be read, or holds none.
     """
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))["data"]
-        flat = list(_flattened(entries))[:MOST_ROWS]
+        entries = list(_flattened(json.loads(path.read_text(encoding="utf-8"))["data"]))[:MOST_ROWS]
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"--samples: '{path}' is no input data of perf_analyzer: {error!r}") from None
-    if not flat:
+    if not entries:
         raise UsageError(f"--samples: '{path}' holds no data")
+    for number, entry in enumerate(entries, start=1):
+        if not isinstance(entry, dict):
+            raise UsageError(
+                f"--samples: '{path}', entry {number}: expected data by the names of inputs, got {entry!r:.40}"
+            )
+    return entries
+
+
+def rows_of_json(entries: Sequence[Mapping[str, Any]], description: Description, path: Path) -> list[Arrays]:
+    """Raises UsageError: they do not fit the inputs."""
     rows = []
-    for number, entry in enumerate(flat, start=1):
+    for number, entry in enumerate(entries, start=1):
         place = f"--samples: '{path}', entry {number}"
         row = {}
         for spec in description.inputs:

@@ -207,6 +207,14 @@ def test_int8_needs_real_data(place: Path, capsys: pytest.CaptureFixture[str]) -
     assert "is calibrated with real data: give some with --samples" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["broken.npz", "broken.json"])
+def test_samples_are_read_before_the_first_step(place: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / name).write_text("broken")
+    assert convert("--to=as-is", f"--samples={name}") == 1
+    assert f"--samples: '{place / name}'" in capsys.readouterr().err
+    assert not (place / "classifier.convert" / "steps").exists()
+
+
 def test_random_data_proves_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", "classifier.onnx", "models", "--to=as-is", "--load-secs=0"]) == 0
     assert report()["is_proven"] is False

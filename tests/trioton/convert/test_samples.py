@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from trioton.convert.describing import described
-from trioton.convert.samples import MOST_ROWS, random_rows, read_json, read_npz, rows_of_arrays
-from trioton.convert.tensors import Description, TensorSpec
+from trioton.convert.samples import MOST_ROWS, random_rows, read_json, read_npz, rows_of_arrays, rows_of_json
+from trioton.convert.tensors import Arrays, Description, TensorSpec
 from trioton.flags.fields import UsageError
 
 TEXTS = Description((TensorSpec("ids", "INT64", ("tokens",)), TensorSpec("mask", "INT64", ("tokens",))), True)
@@ -71,13 +71,17 @@ def written(path: Path, data: Any) -> Path:
     return path
 
 
+def rows_of(path: Path) -> list[Arrays]:
+    return rows_of_json(read_json(path), IMAGE, path)
+
+
 def test_the_json_of_perf_analyzer(tmp_path: Path) -> None:
     floats = base64.b64encode(np.arange(4, dtype=np.float32).tobytes()).decode()
     data = [
         {"x": [1, 2, 3, 4]},
         [{"x": {"content": [5, 6, 7, 8], "shape": [2, 2]}}, {"x": {"b64": floats}}],  # a stream of two steps
     ]
-    rows = read_json(written(tmp_path / "data.json", {"data": data}), IMAGE)
+    rows = rows_of(written(tmp_path / "data.json", {"data": data}))
     assert [row["x"].tolist() for row in rows] == [[[1, 2], [3, 4]], [[5, 6], [7, 8]], [[0, 1], [2, 3]]]
 
 
@@ -86,6 +90,7 @@ def test_the_json_of_perf_analyzer(tmp_path: Path) -> None:
     [
         ([], "is no input data"),
         ({"data": []}, "holds no data"),
+        ({"data": [5]}, "entry 1: expected data by the names of inputs, got 5"),
         ({"data": [{"y": [1]}]}, "entry 1: there is no data for input 'x'"),
         ({"data": [{"x": [1, 2, 3]}]}, "entry 1, input 'x'"),
         ({"data": [{"x": {"content": [1, 2, 3, 4], "shape": [4]}}]}, r"expects a shape of \[2, 2\]"),
@@ -94,7 +99,7 @@ def test_the_json_of_perf_analyzer(tmp_path: Path) -> None:
 )
 def test_json_that_does_not_fit(tmp_path: Path, data: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        read_json(written(tmp_path / "data.json", data), IMAGE)
+        rows_of(written(tmp_path / "data.json", data))
 
 
 def test_random_rows_are_the_same_each_time_and_of_the_inputs() -> None:
