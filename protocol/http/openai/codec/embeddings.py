@@ -14,6 +14,7 @@ from protocol.core import ModelMetadata
 from protocol.datatypes import DataType
 from protocol.errors import Internal
 from protocol.http.openai.codec.tensors import decode_text_response
+from protocol.http.openai.codec.written_lists import written_list
 from protocol.http.openai.errors import FieldError
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor, encode_bytes_elements
 from protocol.sync.sliced import Sliced
@@ -24,8 +25,6 @@ Input = str | list[int]
 
 # Of one request, as OpenAI has it.
 MAX_INPUTS = 2048
-# Bytes of an answer that are sent as one buffer: a system call takes so many buffers.
-_PART = 1 << 16
 
 
 def embedding_inputs(given: Any) -> list[Input]:
@@ -87,20 +86,13 @@ def vector_members(vector: Vector, encoding: str) -> Any:
 
 
 def embeddings_answer(vectors: Sequence[Vector], encoding: str, model: str, tokens: int) -> Sliced[list[bytes]]:
-    """Its JSON, in parts: the floats of 2048 vectors take a tenth of a second in one go."""
-    parts: list[bytes] = []
-    pieces, size = [b'{"object":"list","data":['], 0
-    for index, vector in enumerate(vectors):
-        members = {"object": "embedding", "index": index, "embedding": vector_members(vector, encoding)}
-        pieces += (b"," if index else b"", msgspec.json.encode(members))
-        size += len(pieces[-1])
-        if size > _PART:
-            parts.append(b"".join(pieces))
-            pieces, size = [], 0
-        yield
+    """Its JSON, in parts."""
+    data = (
+        {"object": "embedding", "index": index, "embedding": vector_members(vector, encoding)}
+        for index, vector in enumerate(vectors)
+    )
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    pieces.append(b"]," + msgspec.json.encode({"model": model, "usage": usage})[1:])
-    return [*parts, b"".join(pieces)]
+    return written_list({"object": "list"}, "data", data, {"model": model, "usage": usage})
 
 
 def _decoded(text: str, model: str, output: str) -> Vector:

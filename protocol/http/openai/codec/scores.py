@@ -11,7 +11,9 @@ import numpy as np
 from protocol.errors import Internal
 from protocol.http.openai.codec.embeddings import Vector
 from protocol.http.openai.codec.requests import RerankRequest, ScoreRequest
+from protocol.http.openai.codec.written_lists import written_list
 from protocol.http.openai.errors import FieldError
+from protocol.sync.sliced import Sliced
 
 # Of one request.
 MAX_PAIRS = 2048
@@ -101,16 +103,12 @@ def score_answer(answer_id: str, created: int, model: str, scores: Sequence[floa
 
 def rerank_answer(
     answer_id: str, model: str, body: RerankRequest, pairs: TextPairs, scores: Sequence[float], tokens: int
-) -> dict[str, Any]:
-    """The best first. Those that score alike keep their order."""
-    order = sorted(range(len(scores)), key=lambda place: -scores[place])
-    results = [_result(pairs, place, scores[place], body.return_documents is not False) for place in order]
-    return {
-        "id": answer_id,
-        "model": model,
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        "results": results[: body.top_n or None],
-    }
+) -> Sliced[list[bytes]]:
+    """Its JSON, in parts. The best first; those that score alike keep their order."""
+    order = sorted(range(len(scores)), key=lambda place: -scores[place])[: body.top_n or None]
+    results = (_result(pairs, place, scores[place], body.return_documents is not False) for place in order)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return written_list({"id": answer_id, "model": model, "usage": usage}, "results", results, {})
 
 
 def _result(pairs: TextPairs, place: int, score: float, with_document: bool) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from protocol.http.openai.single_answers import single_answers
 from protocol.http.openai.threads import in_thread
 from protocol.http.openai.vectors import Wanted, embed, embeds
 from protocol.http.reply import Reply
+from protocol.sync.sliced import run_sliced
 from protocol.text.model import PairTensors
 
 _SCORE = BodyReader(ScoreRequest)
@@ -37,7 +38,8 @@ async def rerank(request: HttpRequest) -> Reply:
     call = await open_call(request, body.model, body.request_id, "rerank")
     pairs = rerank_pairs(body)
     scores, tokens = await _scored(call, body, pairs, RERANK)
-    return call.reply(rerank_answer(call.id, call.target.name, body, pairs, scores, tokens))
+    answer = rerank_answer(call.id, call.target.name, body, pairs, scores, tokens)
+    return call.reply_in_parts(await run_sliced(answer))
 
 
 async def _scored(call: Call, body: ScoringFields, given: TextPairs, operation: str) -> tuple[list[float], int]:
