@@ -78,14 +78,18 @@ def parse_request(request: InferenceRequest) -> TextRequest:
             raise InvalidArgument(f"{where}: '{name}' is not supported")
     if TEXT_INPUT not in tensors:
         raise InvalidArgument(f"{where}: the input '{TEXT_INPUT}' is missing")
-    sampling = parse_sampling(sampling_values(request.parameters, tensors.get(SAMPLING), where), where)
+    extras = frozenset(name for name in EXTRAS if flags.get(f"{RETURN_PREFIX}{name}", False))
+    values = sampling_values(request.parameters, tensors.get(SAMPLING), where)
+    if "cumulative_logprob" in extras and values.get("logprobs") is None:  # without them it would be 0
+        values = {**values, "logprobs": 0}
+    sampling = parse_sampling(values, where)
     is_streaming = flags.get(STREAM, False)
     if is_streaming and flags.get(EXCLUDE_INPUT) is False:
         raise InvalidArgument(f"{where}: When streaming, `{EXCLUDE_INPUT}` = False is not allowed.")
     options = AnswerOptions(
         is_streaming=is_streaming,
         has_prompt=not (is_streaming or flags.get(EXCLUDE_INPUT, False)),
-        extras=frozenset(name for name in EXTRAS if flags.get(f"{RETURN_PREFIX}{name}", False)),
+        extras=extras,
         stop=sampling.stops,
         includes_stop=sampling.include_stop_str_in_output,
         skips_special_tokens=sampling.skip_special_tokens,

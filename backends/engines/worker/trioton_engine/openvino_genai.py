@@ -19,10 +19,11 @@ from __future__ import annotations
 import json
 import os
 import select
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import openvino_genai as genai
 
@@ -46,18 +47,28 @@ _SCHEDULER_FLAGS = ("dynamic_split_fuse", "enable_prefix_caching", "use_cache_ev
 _DEFAULT_CACHE = 1
 _DEFAULT_ADAPTERS = 4
 _DEFAULT_STRUCTURE_SECONDS = 5.0
+# How long a generation whose adapter has no place lets others go first, whose adapters have one.
+PATIENCE_SECONDS = 2.0
 _MOST_KEPT = 1 << 29  # bytes of compiled structures
 _BLOCK_TOKENS = {"CPU": 32, "GPU": 16}
 
 
+class _Waiting(NamedTuple):
+    """A generation, and since when it waits for a pipeline."""
+
+    generation: Generation
+    since: float
+
+
 class OpenVinoGenAiEngine(Engine):
     """See above. The pipeline of an adapter is made with its first generation, and goes when another one needs its
-    place; generations wait while none can."""
+    place; generations wait while none can. Those with adapters that are loaded go first meanwhile, since it is dear to
+    exchange adapters, but not for long."""
 
     def __init__(self) -> None:
         self._pipelines: dict[str, Pipeline] = {}  # the least recently used first, but for the one without an adapter
         self._by_sequence: dict[int, Pipeline] = {}
-        self._pending: deque[Generation] = deque()  # for a pipeline
+        self._pending: deque[_Waiting] = deque()
         self._tokenizer: Any = None
         self._judge: StructureJudge | None = None
         self._judged: list[Generation] = []  # until it is known whether their structures can be compiled
@@ -124,7 +135,7 @@ class OpenVinoGenAiEngine(Engine):
         if generation.adapter and generation.adapter not in self._adapters:
             raise Refused(f"there is no adapter '{generation.adapter}'")
         if generation.adapter or self._is_full:
-            self._pending.append(generation)
+            self._wait(generation)
             self._admit()
         else:
             self._start(self._pipelines[""], generation)
@@ -138,13 +149,12 @@ class OpenVinoGenAiEngine(Engine):
         if pipeline is not None:
             pipeline.abort(sequence)
             return
-        for waiting in (self._pending, self._judged):
-            for generation in waiting:
-                if generation.sequence == sequence:
-                    waiting.remove(generation)
-                    self._ended.append(Event(sequence, finish="abort"))
-                    self._forget_structure(generation)
-                    return
+        for generation in (*self._judged, *(each.generation for each in self._pending)):
+            if generation.sequence == sequence:
+                self._judged = [each for each in self._judged if each is not generation]
+                self._pending = deque(each for each in self._pending if each.generation is not generation)
+                self._ended.append(Event(sequence, finish="abort"))
+                self._forget_structure(generation)
 
     def step(self, wake: int) -> Sequence[Event]:
         if self._judged and self._judge is not None:
@@ -186,7 +196,8 @@ class OpenVinoGenAiEngine(Engine):
             waiting = [each for each in self._judged if each.sampling.structure == structure]
             self._judged = [each for each in self._judged if each.sampling.structure != structure]
             if not verdict.error:
-                self._pending.extend(waiting)
+                for generation in waiting:
+                    self._wait(generation)
             for generation in waiting if verdict.error else ():
                 self._fail(generation, verdict.error, is_refused=verdict.is_refused)
         self._admit()
@@ -213,16 +224,22 @@ class OpenVinoGenAiEngine(Engine):
 
     # Adapters
 
+    def _wait(self, generation: Generation) -> None:
+        self._pending.append(_Waiting(generation, time.monotonic()))
+
     def _admit(self) -> None:
-        """Start what waits, in the order in which it came, as far as there is a pipeline for it."""
+        """Start what waits, in the order in which it came, as far as there is a pipeline for it. Behind one that has
+        waited for long no adapter gets another generation, so that one of them comes to its end and makes room."""
         if self._is_full:
             if self._by_sequence:
                 return
             self._renew()
         waiting, self._pending = self._pending, deque()
-        for generation in waiting:
-            if not self._started(generation):
-                self._pending.append(generation)
+        must_wait = False
+        for each in waiting:
+            if (must_wait and each.generation.adapter) or not self._started(each.generation):
+                self._pending.append(each)
+                must_wait = must_wait or time.monotonic() - each.since >= PATIENCE_SECONDS
 
     def _started(self, generation: Generation) -> bool:
         """False where it has to wait; one that fails has ended."""

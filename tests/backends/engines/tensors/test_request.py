@@ -69,6 +69,14 @@ def test_parameters_of_a_body_of_generate() -> None:
     assert parsed.options.stop == ("a", "b")
 
 
+def test_a_cumulative_logprob_takes_logprobs() -> None:
+    asked = {"text_input": "x", "return_cumulative_logprob": True}
+    assert parse_request(request(**asked)).sampling.logprobs == 0
+    assert parse_request(request({"logprobs": 2}, **asked)).sampling.logprobs == 2
+    assert parse_request(request(**asked, sampling_parameters='{"logprobs": null}')).sampling.logprobs == 0
+    assert parse_request(request(text_input="x", return_logprobs=True)).sampling.logprobs is None
+
+
 def test_extras_by_their_flags() -> None:
     flags = {"return_finish_reason": True, "return_num_output_tokens": True, "return_logprobs": False}
     options = parse_request(request(text_input="x", **flags)).options
