@@ -13,7 +13,7 @@ import pytest
 from protocol.http.app import HttpApp
 from protocol.http.settings import HttpSettings, OpenAISettings
 from protocol.text.model import TextModel
-from tests.attack import codecs, fuzz, load, soak, texts
+from tests.attack import codecs, fuzz, load, operations, soak, texts
 from tests.attack.faults import FAULTS
 from tests.attack.sockets import Broken, attacks, check_http1, check_http2
 from tests.attack.sums import make_sums
@@ -103,6 +103,26 @@ def test_under_load_and_faults_nothing_is_lost_or_wrong() -> None:
     assert result.is_clean, result.broken[:3]
     assert result.answers["right"] > 1_000
     assert sum(result.faults.values()) > len(FAULTS)
+
+
+@pytest.mark.e2e
+def test_models_come_and_go_under_requests_and_nothing_is_wrong() -> None:
+    result = operations.run(60, threads=4, seed=7, operations=40)
+    assert not result.broken, result.broken[:3]
+    assert result.is_clean, result.log
+    assert result.answers["sum 200"] > 0
+    assert {name.partition(" ")[0] for name in result.answers} >= {"load", "change", "unload", "look", "trace", "log"}
+
+
+@pytest.mark.parametrize(("status", "text"), [(500, b""), (400, b"{}"), (200, b"{}" + b"\0" * 128)])
+def test_an_operation_that_must_not_end_so_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, status: int, text: bytes
+) -> None:
+    caller = operations.Caller("nowhere:1", random.Random(1), operations.Result())
+    answer = status, text, {"inference-header-content-length": "2"}
+    monkeypatch.setattr(operations.Caller, "_exchange", lambda *_: answer)
+    with pytest.raises(operations.Broken):
+        caller.sum()
 
 
 def test_an_answer_of_another_request_is_wrong() -> None:
