@@ -72,7 +72,8 @@ def cosines(first: Sequence[Vector], second: Sequence[Vector], model: str) -> li
     left, right = (np.stack(vectors).astype(np.float64) for vectors in (first, second))
     lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
     products = np.einsum("ij,ij->i", np.broadcast_to(left, right.shape), right)
-    return checked_scores(products / np.where(lengths, lengths, 1), model)
+    # Rounding takes the same texts a little above 1.
+    return checked_scores(np.clip(products / np.where(lengths, lengths, 1), -1, 1), model)
 
 
 def checked_scores(scores: Any, model: str) -> list[float]:

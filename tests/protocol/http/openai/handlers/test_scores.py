@@ -11,6 +11,7 @@ import pytest
 
 from protocol.core import ModelMetadata, Respond, TensorMetadata
 from protocol.http.app import HttpApp
+from protocol.http.openai.codec.scores import cosines
 from protocol.http.settings import HttpSettings
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse, Tensor
 from protocol.text.model import PairTensors, TensorNames, TextModel
@@ -229,6 +230,14 @@ async def test_cosines_of_vectors() -> None:
     assert await scores_of(core, text_1=["a", "b"], text_2=["ab", "bb"]) == pytest.approx([0.5**0.5, 1])
     made = (await post(core, "/rerank", query="b", documents=["a", "b"])).json
     assert [each["index"] for each in made["results"]] == [1, 0]
+
+
+def test_a_cosine_is_at_most_one() -> None:
+    vectors = [np.array([1, 0.5 / number, -0.001], np.float32) for number in range(1, 200)]
+    equal = cosines(vectors, vectors, "m")
+    assert max(equal) == 1
+    assert equal == pytest.approx([1] * len(vectors))
+    assert min(cosines(vectors, [-each for each in vectors], "m")) == -1
 
 
 async def test_a_model_that_embeds_cuts_no_texts() -> None:
