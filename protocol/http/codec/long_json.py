@@ -107,7 +107,8 @@ def read_arrays(
     is_lenient = False
     for number, (array, data) in enumerate(zip(arrays, found, strict=True)):
         for piece in array.pieces:
-            if piece.is_long_string and (yield from data.add_long_string(text, piece)):
+            # One that follows another without a comma is none.
+            if piece.is_long_string and piece.lead != b"0" and (yield from data.add_long_string(text, piece)):
                 continue
             try:
                 elements = _elements(text, piece)
