@@ -12,8 +12,13 @@ from protocol.sync.sliced import Sliced
 _WINDOW = 1 << 15
 
 
-def has_more_values(text: memoryview, most: int, *, window_size: int = _WINDOW) -> Sliced[bool]:
+def has_more_values(text: memoryview, most: int) -> Sliced[bool]:
     """Whether there are more than `most` outside of texts. It is read no further than to know."""
+    return (yield from count_values(text, most)) > most
+
+
+def count_values(text: memoryview, most: int, *, window_size: int = _WINDOW) -> Sliced[int]:
+    """Those outside of texts; some number of more than `most` where there are more."""
     found = start = 0
     in_text = False
     while start < len(text):
@@ -32,6 +37,6 @@ def has_more_values(text: memoryview, most: int, *, window_size: int = _WINDOW) 
             outside = b"" if in_text else window
         found += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
         if found > most:
-            return True
+            break
         yield
-    return False
+    return found

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from protocol.datatypes import BY_PROTOCOL_NAME
 from protocol.errors import InvalidArgument
 from protocol.http.codec.infer import READER, DecodedRequest, InferBody, RequestedInput, json_too_large, request_of
+from protocol.http.codec.json_values import count_values
 from protocol.http.codec.long_arrays import LongArray, find_long_arrays
 from protocol.http.codec.long_json import (
     FOLLOWING,
@@ -23,11 +24,14 @@ from protocol.http.codec.long_json import (
     read_rest,
 )
 from protocol.http.codec.packed_data import PackedData
+from protocol.http.errors import BodyTooLarge
 from protocol.messages import Buffer
 from protocol.sync.sliced import Sliced
 
 DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[')
 _FIRST_PART = 1 << 16
+# Beside long arrays: as many as a thousand inputs with as many short elements each have.
+MOST_VALUES = 1 << 20
 
 
 def decode_long_request(
@@ -43,17 +47,29 @@ def decode_long_request(
     arrays = yield from find_long_arrays(text, DATA)
     if not arrays:
         yield from _refuse_early(text)
-        return None
-    rest = Rest(text, arrays)
-    if len(rest.text) > LONGEST_REST:
+    if not arrays or len(text) - sum(array.end - array.start for array in arrays) > LONGEST_REST:
+        yield from _refuse_many_values(text, arrays)
         return None
     try:
-        message = yield from _read(text, arrays, rest)
+        message = yield from _read(text, arrays, Rest(text, arrays))
     except WholeOnly:
         return None
     return request_of(
         message, view, header_length, model_name=model_name, model_version=model_version, max_input_size=max_input_size
     )
+
+
+def _refuse_many_values(text: memoryview, arrays: Sequence[LongArray]) -> Sliced[None]:
+    """Raises BodyTooLarge where to make all that is beside long arrays in one go would take long."""
+    starts, ends = [0, *(array.end for array in arrays)], [*(array.start for array in arrays), len(text)]
+    found = 0
+    for start, end in zip(starts, ends, strict=True):
+        found += yield from count_values(text[start:end], MOST_VALUES - found)
+        if found > MOST_VALUES:
+            raise BodyTooLarge(
+                f"the request JSON has more than {MOST_VALUES} values beside its long 'data' arrays, the maximum",
+                "infer_json_values",
+            )
 
 
 def _refuse_early(text: memoryview) -> Sliced[None]:

@@ -11,11 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol.datatypes import DataType
-from protocol.errors import ServerError
+from protocol.errors import InvalidArgument, ServerError
 from protocol.http.codec import long_arrays, long_json, packed_data
 from protocol.http.codec.infer import DecodedRequest, decode_infer_request
 from protocol.http.codec.long_arrays import WINDOW
 from protocol.http.codec.long_infer import decode_long_request
+from protocol.http.errors import BodyTooLarge
 from protocol.messages import LaidOutTensor
 from protocol.sync.sliced import Sliced
 from tests.sliced import finished
@@ -289,3 +290,24 @@ def test_lengths_that_were_laid_out_here_are_not_checked_again() -> None:
     decoded = finished(decode_long_request(text, None, model_name="m", model_version=1, max_input_size=LIMIT))
     assert decoded is not None
     assert type(decoded.request.inputs[0]) is LaidOutTensor
+
+
+@pytest.mark.parametrize("is_beside", [True, False])
+def test_many_values_beside_arrays_are_refused_before_they_are_read(is_beside: bool) -> None:
+    """Whatever they are, they would be made in one go."""
+    lists = b"[]," * (1 << 20) + b"1]"
+    data = b'"data": [1, 2, 3, 4, 5, 6]' if is_beside else b'"data": 1'
+    body = b'{"inputs": [{"name": "a", "datatype": "FP32", "shape": [6], %b}], "parameters": {"a": [%b}}' % (
+        data,
+        lists,
+    )
+    with pytest.raises(BodyTooLarge, match="more than 1048576 values beside its long 'data' arrays"):
+        finished(decode_long_request(body, None, model_name="m", model_version=1, max_input_size=LIMIT))
+
+
+@pytest.mark.parametrize("between", [b"", b" ", b",,", b"\n1,"])
+def test_long_texts_without_one_comma_between_them(between: bytes) -> None:
+    text = b'"%b"' % (b"A" * 600)
+    body = body_of(b"[" + text + between + text + b"]", "BYTES", "[2]")
+    assert whole(body)[0] is InvalidArgument
+    check(body)
