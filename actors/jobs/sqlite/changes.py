@@ -203,59 +203,81 @@ def finish(
     db: sqlite3.Connection, outcomes: Sequence[Outcome], results: Sequence[Kept], now: float
 ) -> tuple[list[Job | None], Files]:
     """The results and the ends of items in one go; each's job as it is then. One whose claim is not the current one
-    changes nothing: None, and its result's file may go."""
-    dropped: Files = []
-    numbers: list[int | None] = []
+    changes nothing: None, and its result's file may go.
+
+    All of them in a few statements: SQLite gives the interpreter back while it works on one, so that the server's loop
+    hardly waits for this thread.
+    """
+    ended = _current(db, outcomes)
+    dropped = [result.file for place, result in enumerate(results) if place not in ended and result.file is not None]
     moved: Counter[tuple[int, JobState]] = Counter()
     sizes: Counter[int] = Counter()
-    for outcome, result in zip(outcomes, results, strict=True):
-        row = db.execute(
-            "SELECT items.number, items.job, jobs.state FROM items JOIN jobs ON jobs.number = items.job "
-            f"WHERE jobs.id = ? AND place = ? AND claim = ? AND items.state = '{RUNNING}'",
-            (outcome.job_id, outcome.index, outcome.claim),
-        ).fetchone()
-        if row is None:
-            dropped += [] if result.file is None else [result.file]
-            numbers.append(None)
-            continue
-        item, number, job_state = row
-        new = outcome.state
-        if new is QUEUED and job_state == JobState.CANCELLING:
-            new = JobState.CANCELLED
-        _end_item(db, item, new, outcome, result, now)
-        if outcome.error is not None:
-            text = outcome.error.kind, outcome.error.message
-            db.execute("UPDATE jobs SET error_kind = ?, error = ? WHERE number = ?", (*text, number))
-        numbers.append(number)
+    errors: dict[int, tuple[str, str]] = {}
+    for place, (number, new) in ended.items():
+        check_item_move(RUNNING, new)
         moved[number, new] += 1
-        sizes[number] += result.size
+        sizes[number] += results[place].size
+        if (error := outcomes[place].error) is not None:
+            errors[number] = error.kind, error.message
+    if ended:
+        _end_items(db, ended, outcomes, results, now)
+    for number, text in errors.items():
+        db.execute("UPDATE jobs SET error_kind = ?, error = ? WHERE number = ?", (*text, number))
     for (number, new), count in moved.items():
         count_items(db, number, RUNNING, new, count)
     for number, size in sizes.items():
         if size:
             count_bytes(db, number, size)
     jobs = {number: end_if_done(db, number, now) for number in sizes}
-    return [None if number is None else jobs[number] for number in numbers], dropped
+    return [jobs[ended[place][0]] if place in ended else None for place in range(len(outcomes))], dropped
 
 
-def _end_item(db: sqlite3.Connection, item: int, new: JobState, outcome: Outcome, result: Kept, now: float) -> None:
-    check_item_move(RUNNING, new)
-    kind, text = (None, None) if outcome.error is None else (outcome.error.kind, outcome.error.message)
+def _current(db: sqlite3.Connection, outcomes: Sequence[Outcome]) -> dict[int, tuple[int, JobState]]:
+    """By the places of the outcomes whose claims are current: their job's number, and what their items become."""
+    claims = {(each.job_id, each.index, each.claim): place for place, each in reversed([*enumerate(outcomes)])}
+    values = [value for (job_id, index, claim), place in claims.items() for value in (place, job_id, index, claim)]
+    rows = db.execute(
+        f"WITH told (nth, id, place, claim) AS (VALUES {_marks(4, len(claims))}) "
+        "SELECT jobs.number, jobs.state, group_concat(nth) FROM told CROSS JOIN jobs ON jobs.id = told.id "
+        "CROSS JOIN items ON items.job = jobs.number AND items.place = told.place AND items.claim = told.claim "
+        f"WHERE items.state = '{RUNNING}' GROUP BY jobs.number",
+        values,
+    ).fetchall()
+    found: dict[int, tuple[int, JobState]] = {}
+    for number, job_state, places in rows:
+        for place in map(int, places.split(",")):
+            is_cut = outcomes[place].state is QUEUED and job_state == JobState.CANCELLING
+            found[place] = number, JobState.CANCELLED if is_cut else outcomes[place].state
+    return dict(sorted(found.items()))
+
+
+def _end_items(
+    db: sqlite3.Connection,
+    ended: Mapping[int, tuple[int, JobState]],
+    outcomes: Sequence[Outcome],
+    results: Sequence[Kept],
+    now: float,
+) -> None:
+    values: list[str | float | bytes | None] = []
+    for place, (number, new) in ended.items():
+        outcome, result = outcomes[place], results[place]
+        kind, text = (None, None) if outcome.error is None else (outcome.error.kind, outcome.error.message)
+        values += number, outcome.index, new, result.data, result.file, result.size
+        values += kind, text, outcome.not_before or now, int(not outcome.is_counted)
     db.execute(
-        "UPDATE items SET state = ?, result = ?, result_file = ?, result_bytes = ?, error_kind = ?, error = ?, "
-        "not_before = ?, attempt = attempt - ? WHERE number = ?",
-        (
-            new,
-            result.data,
-            result.file,
-            result.size,
-            kind,
-            text,
-            outcome.not_before or now,
-            int(not outcome.is_counted),
-            item,
-        ),
+        "WITH told (job, place, state, result, file, bytes, error_kind, error, not_before, uncounted) "
+        f"AS (VALUES {_marks(10, len(ended))}) UPDATE items SET state = told.state, result = told.result, "
+        "result_file = told.file, result_bytes = told.bytes, error_kind = told.error_kind, error = told.error, "
+        "not_before = told.not_before, attempt = attempt - told.uncounted FROM told "
+        "WHERE items.job = told.job AND items.place = told.place",
+        values,
     )
+
+
+def _marks(columns: int, rows: int) -> str:
+    """Of so many values."""
+    row = f"({', '.join('?' * columns)})"
+    return ", ".join([row] * rows)
 
 
 def cancel(db: sqlite3.Connection, owner: str, job_id: str, now: float) -> Job | None:
