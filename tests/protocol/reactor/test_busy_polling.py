@@ -15,12 +15,15 @@ EVENTS = [(3, 1)]
 
 
 class System:
-    """Something happens `after` so many seconds of each wait. `interrupted_after`: a look takes a millisecond then."""
+    """Something happens `after` so many seconds of each wait. `interrupted_after`: a look takes a millisecond then,
+    since another process has the core; or, with `is_by_thread`, a thread of its own the interpreter."""
 
     def __init__(self) -> None:
         self.now = 5.0
         self.after = 50e-6
         self.interrupted_after = 1.0
+        self.is_by_thread = False
+        self.preempted = 0
         self.looks = 0
         self.sleeps: list[float] = []
         self._began = 0.0
@@ -33,7 +36,9 @@ class System:
             self.now = max(self.now, min(at, self.now + timeout))
         else:
             self.looks += 1
-            self.now += 1e-3 if self.now - self._began >= self.interrupted_after else LOOK
+            is_interrupted = self.now - self._began >= self.interrupted_after
+            self.preempted += is_interrupted and not self.is_by_thread
+            self.now += 1e-3 if is_interrupted else LOOK
         return list(EVENTS) if self.now >= at else []
 
     def wait(self, busy: BusyPolling, timeout: float = 10.0) -> tuple[Events, int, int]:
@@ -53,7 +58,7 @@ def system(monkeypatch: pytest.MonkeyPatch) -> System:
 @pytest.fixture
 def busy(system: System) -> BusyPolling:
     """After a thousand short waits."""
-    made = BusyPolling(system.look)
+    made = BusyPolling(system.look, lambda: system.preempted)
     made.limit = LIMIT
     for _ in range(1000):
         system.wait(made)
@@ -114,6 +119,21 @@ def test_it_sleeps_for_a_while_where_another_process_wants_the_core(system: Syst
     while system.wait(busy)[1] == 0:
         assert system.now - began < 0.1
     assert system.now - began > 0.01
+
+
+def test_it_soon_tries_again_where_a_thread_of_its_own_wants_the_interpreter(system: System, busy: BusyPolling) -> None:
+    """For all of a longer while each request would come a wake-up later."""
+    system.interrupted_after, system.is_by_thread = 20e-6, True
+    system.after = 100e-6
+    system.wait(busy)
+    system.interrupted_after = 1.0
+    began = system.now
+    while system.wait(busy)[1] == 0:
+        assert system.now - began < 0.01
+
+
+def test_it_is_told_how_often_the_core_was_taken() -> None:
+    assert BusyPolling(lambda timeout, most: [])._times_preempted() >= 0
 
 
 def test_the_largest_limit_of_those_that_run_holds() -> None:
