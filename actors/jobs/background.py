@@ -27,8 +27,9 @@ from protocol.failures import CallbackFailures
 from protocol.jobs.execution import ModelLoad
 from protocol.messages import InferenceRequest, InferenceResponse
 
-# How often it is looked whether a model has no live requests any more.
+# How often it is looked whether a model has no live requests any more; where these come one directly after the other.
 LOOK_SECONDS = 0.01
+DENSE_SECONDS = 0.05
 # How long it is known when a model has had live requests, if no more requests of jobs come.
 KEEP_SECONDS = 1.0
 
@@ -65,6 +66,7 @@ class _Lane:
     with the batches that the model has run."""
 
     joining: Joining
+    pace: Pace
     failures: CallbackFailures
     waiting: deque[_Waiting] = field(default_factory=deque)
     running: set[int] = field(default_factory=set)
@@ -86,11 +88,16 @@ class _Lane:
                 elif not item.is_for_nobody:
                     live += item.batch_size
                     arrivals.append(item.arrival)
-            self.joining.riding.ran(done.started, now, arrivals, live, jobs)
+            is_clean = self.pace.is_clean(now)
+            self.joining.riding.ran(done.started, now, arrivals, live, jobs, is_clean=is_clean)
+
+    @property
+    def has_jobs(self) -> bool:
+        return bool(self.waiting or self.running)
 
     def is_idle(self, now: float) -> bool:
-        """Whether it may be forgotten, with what it knows of live requests."""
-        return not (self.waiting or self.running) and now - self.joining.last_start > KEEP_SECONDS
+        """Whether it has had no jobs for a while."""
+        return not self.has_jobs and now - self.joining.last_start > KEEP_SECONDS
 
 
 class BackgroundRequests:
@@ -110,15 +117,10 @@ class BackgroundRequests:
         task_status.started()
         try:
             while True:
-                # Once for all that have come or ended in one turn of the loop, so that they make a batch.
-                with trio.move_on_after(LOOK_SECONDS if self._lanes else math.inf):
-                    await self._changed.wait()
-                self._changed = trio.Event()
+                await self._wait()
                 for name, lane in tuple(self._lanes.items()):
                     self._look(name, lane)
-                    if lane.is_idle(trio.current_time()):
-                        del self._lanes[name]
-                        self._core.unwatch_batches(name, lane.watcher)
+                self._forget_idle(trio.current_time())
         finally:
             self._core.before_flush = None
             for name, lane in self._lanes.items():
@@ -128,10 +130,7 @@ class BackgroundRequests:
         """As `InferenceCore.infer`, once there is room for it beside the live requests of its model."""
         name = request.model_name
         entry = _Waiting(request, ReplySlot())
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = self._lanes[name] = _Lane(Joining(trio.current_time()), self._failures)
-            self._core.watch_batches(name, lane.watcher)
+        lane = self._lanes.get(name) or self._opened(name)
         lane.waiting.append(entry)
         self._changed.set()
         try:
@@ -152,21 +151,47 @@ class BackgroundRequests:
             raise reply.with_traceback(None)  # one error may answer many requests
         return reply
 
+    async def _wait(self) -> None:
+        """Until there may be something to start."""
+        now = trio.current_time()
+        with_jobs = [lane for lane in self._lanes.values() if lane.has_jobs]
+        if with_jobs and all(lane.joining.is_dense(now) for lane in with_jobs):
+            await trio.sleep(DENSE_SECONDS)
+            return
+        # Once for all that have come or ended in one turn of the loop, so that they make a batch.
+        with trio.move_on_after(LOOK_SECONDS if self._lanes else math.inf):
+            await self._changed.wait()
+        self._changed = trio.Event()
+
+    def _opened(self, name: str) -> _Lane:
+        lane = self._lanes[name] = _Lane(Joining(trio.current_time()), self._pace, self._failures)
+        self._core.watch_batches(name, lane.watcher)
+        return lane
+
+    def _forget_idle(self, now: float) -> None:
+        """Models without jobs, with what is known of their live requests: as long as others have jobs, only those that
+        have had none of either for long."""
+        are_about = not all(lane.is_idle(now) for lane in self._lanes.values())
+        for name, lane in tuple(self._lanes.items()):
+            if lane.is_idle(now) and not (are_about and lane.joining.has_live(now)):
+                del self._lanes[name]
+                self._core.unwatch_batches(name, lane.watcher)
+
     def _join(self, name: str) -> None:
         """Live requests of this model are about to start: others go with them."""
         if self._is_starting:
             return
         now = trio.current_time()
         self._pace.note_live(now)
-        lane = self._lanes.get(name)
-        if lane is None:
+        if not self._lanes:
             return
         with self._failures.noted("job", f"requests of jobs could not join those of model '{name}'"):
+            lane = self._lanes.get(name) or self._opened(name)
             lane.joining.note_live(now)
-            if not lane.waiting:
-                return
-            load = self._core.load_of(name)
-            self._submit(lane, lane.joining.beside(load, len(lane.running), now), now)
+            if not lane.waiting or not lane.joining.riding.is_round(now):
+                return  # this is on the way of each live request
+            running, waiting = len(lane.running), len(lane.waiting)
+            self._submit(lane, lane.joining.beside(self._core.load_of(name), running, waiting, now), now)
 
     def _look(self, name: str, lane: _Lane) -> None:
         """Start what may run now, since there are no live requests."""
@@ -187,13 +212,32 @@ class BackgroundRequests:
 
     def _submit(self, lane: _Lane, most: int, now: float) -> int:
         """Returns how many were submitted."""
-        count, overdue = 0, lane.joining.overdue(now)
-        while lane.waiting and (count < overdue or (count < most and self._pace.may_go(now))):
-            entry = lane.waiting.popleft()
+        most = min(most, len(lane.waiting))
+        others: list[Joining] = []
+        if most and self._pace.is_live(now):
+            others = [other.joining for other in self._lanes.values() if other is not lane]
+            most = self._as_others_can_wait(lane, most, now)
+        count = min(max(most, lane.joining.overdue(now)), len(lane.waiting))
+        if not count:
+            return 0
+        for joining in others:
+            joining.riding.went(now)
+        lane.joining.started(now)
+        starting = [lane.waiting.popleft() for _ in range(count)]
+        self._pace.gone(count, sum(tensor.byte_size for entry in starting for tensor in entry.request.inputs), now)
+        for entry in starting:
             lane.running.add(id(entry.request))
-            count += 1
-            self._pace.gone(sum(tensor.byte_size for tensor in entry.request.inputs))
             entry.submission = self._core.submit(entry.request, entry.slot, later=True)
-        if count:
-            lane.joining.started(now)
         return count
+
+    def _as_others_can_wait(self, lane: _Lane, most: int, now: float) -> int:
+        """How many of so many may go beside the live requests of other models, and as the server has time."""
+        is_free = lane.joining.riding.is_free
+        for name, other in self._lanes.items():
+            if other is not lane:
+                most = other.joining.aside(self._core.load_of(name), len(other.running), most, now)
+                is_free = is_free and other.joining.riding.is_free
+            if not most:
+                return 0
+        rows = self._pace.rows(now)
+        return most if most <= rows else rows if is_free else 0

@@ -7,7 +7,8 @@
 3. Without live requests for a while a model has what it runs at the same time. A live request that comes then waits for
    that: so the while is some times what lies between live requests, and batches are no larger than worthwhile until
    there have been none for long. After a second without any, as many again are in its queue, so that it never waits.
-4. One goes in any case when none has gone for long: live requests without a pause keep jobs waiting, not for ever.
+4. What goes to another model has to suit these live requests, too.
+5. One goes in any case when none has gone for long: live requests without a pause keep jobs waiting, not for ever.
 """
 
 from __future__ import annotations
@@ -60,12 +61,28 @@ class Joining:
         self.last_start = now
         self.riding.went(now)
 
-    def beside(self, load: ModelLoad, running: int, now: float) -> int:
-        """How many may go with live requests that are about to start, which `load` has already, beside so many that
-        run."""
+    def beside(self, load: ModelLoad, running: int, waiting: int, now: float) -> int:
+        """How many of so many that wait may go with live requests that are about to start, which `load` has already,
+        beside so many that run."""
         live = max(load.in_flight - running, 1)
         room = load.capacity - load.in_flight
+        if room > 0:
+            room = min(room, waiting)
         return self.riding.beside(live, room, _of_instance(load), now, is_running=running > 0)
+
+    def aside(self, load: ModelLoad, running: int, most: int, now: float) -> int:
+        """How many of so many may go to another model, while this one runs so many."""
+        if not self.has_live(now):
+            return most
+        return self.riding.aside(most, max(load.in_flight - running, 1), now)
+
+    def is_dense(self, now: float) -> bool:
+        """Whether live requests come one directly after the other: requests of jobs go with them, or not at all."""
+        return 0.0 < self._distance < LEAST_GAP_SECONDS and now - self._last_came < LEAST_QUIET_SECONDS
+
+    def has_live(self, now: float) -> bool:
+        """Whether it has had live requests lately."""
+        return self._distance > 0.0 and now - self._last_came < RECENT_SECONDS
 
     def alone(self, load: ModelLoad, running: int, now: float) -> int:
         """How many go without live requests, where so many run; none while there are any."""

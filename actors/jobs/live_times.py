@@ -7,24 +7,25 @@ that, and `LEAST_SECONDS` more: as long as few are, their p99 with jobs is below
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 
-from actors.jobs.pace import ROW_SECONDS
-
 LIMIT = 1.15
-# What the server itself does with a row may take as long: less is not seen.
-LEAST_SECONDS = ROW_SECONDS
+# Less is not seen, beside what the edge and the network add to a request.
+LEAST_SECONDS = 0.00005
 # So many of the newest are kept, and of those that are older than that only as many as are enough.
 MOST_SAMPLES = 2048
 ENOUGH = 32
+# Of those that come so quickly that ENOUGH have come before this has passed, so many.
+ENOUGH_SECONDS = 0.25
+MANY = 1024
 KEEP_SECONDS = 30.0
 # Where each of so many takes less than this part of what is usual, the older ones are forgotten.
 NEWEST = 64
 SHORTER = 0.7
-_QUANTILE = 0.99
-# They are sorted anew when so many have come, or this part of them.
-_SORTED_EVERY = 16
+_BEYOND = 0.01
+# How often it is looked for those that say nothing any more, in requests.
+_FORGETS_EVERY = 64
 
 
 class LiveTimes:
@@ -34,26 +35,32 @@ class LiveTimes:
         limit: beyond that one is late.
     """
 
-    __slots__ = ("_in_time", "_is_sorted_in", "_samples", "_sorted", "limit")
+    __slots__ = ("_forgets_in", "_in_time", "_is_known", "_samples", "_sorted", "limit")
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, float]] = deque(maxlen=MOST_SAMPLES)
+        self._samples: deque[tuple[float, float]] = deque()
+        # The same seconds. Kept sorted: to sort them anew takes as long as several live requests.
         self._sorted: list[float] = []
-        self._is_sorted_in = 0
+        self._forgets_in = 0
         self._in_time = 0
+        self._is_known = False
         self.limit = math.inf
 
     def add(self, seconds: float, now: float) -> None:
         """One was answered that would have taken so long."""
         self._samples.append((now, seconds))
-        self._is_sorted_in -= 1
-        if self._is_sorted_in > 0 and len(self._sorted) >= ENOUGH:
-            return
-        self._forget(now)
-        self._sorted = sorted(seconds for _, seconds in self._samples)
-        self._is_sorted_in = max(len(self._sorted) // _SORTED_EVERY, _SORTED_EVERY)
-        if self.is_known:
-            p99 = self._sorted[math.ceil(_QUANTILE * len(self._sorted)) - 1]
+        insort(self._sorted, seconds)
+        if len(self._samples) > MOST_SAMPLES:
+            self._drop_oldest()
+        self._forgets_in -= 1
+        if self._forgets_in < 0:
+            self._forgets_in = _FORGETS_EVERY
+            self._forget(now)
+        self._is_known = self._is_known or self._is_enough(now)
+        if self._is_known:
+            # As many more as it may be by chance: of few samples the p99 says little, and less than it is harms nobody.
+            beyond = _BEYOND * len(self._sorted)
+            p99 = self._sorted[-math.ceil(beyond + math.sqrt(beyond))]
             self.limit = max(LIMIT * p99, p99 + LEAST_SECONDS)
             self._in_time = bisect_right(self._sorted, self.limit)
 
@@ -62,14 +69,22 @@ class LiveTimes:
         if self.is_known and len(self._samples) > NEWEST:
             newest = [self._samples[-1 - place] for place in range(NEWEST)]
             if max(seconds for _, seconds in newest) < SHORTER * self.median:
-                self._samples = deque(reversed(newest), maxlen=MOST_SAMPLES)
+                self._samples = deque(reversed(newest))
+                self._sorted = sorted(seconds for _, seconds in newest)
         while len(self._samples) > ENOUGH and now - self._samples[0][0] > KEEP_SECONDS:
-            self._samples.popleft()
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        _, seconds = self._samples.popleft()
+        del self._sorted[bisect_left(self._sorted, seconds)]
 
     @property
     def is_known(self) -> bool:
         """Whether there have been enough to tell anything; the rest may be asked only then."""
-        return len(self._sorted) >= ENOUGH
+        return self._is_known
+
+    def _is_enough(self, now: float) -> bool:
+        return len(self._sorted) >= (ENOUGH if now - self._samples[0][0] >= ENOUGH_SECONDS else MANY)
 
     @property
     def median(self) -> float:

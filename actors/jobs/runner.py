@@ -3,7 +3,7 @@
 Flow: edge → jobs → store → [runner] → executor → core … → [runner] → store. Started and owned by `actors.jobs.jobs`.
 It claims a few items more than run, so that the store is never waited for. Each item that runs has a task, whose end is
 an outcome in the store (`outcomes`): that is all that is known of it if the server ends. Beside live requests (`pace`)
-items begin one by one.
+items begin some at a time.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
 # How often it is looked whether the live requests leave room again.
 PAUSE_SECONDS = 0.01
+# Between those that begin beside live requests, and the next ones.
+REST_SECONDS = 0.001
 # What runs when the server is told to end may end within this, before it is given back.
 LEAVE_SECONDS = 1.0
 # How long the store may take for that.
@@ -202,10 +204,10 @@ class JobRunner:
         ending, self._ending = self._ending, []
         for outcome in ending:
             self._outcomes.add(outcome)
-        for running in self._chosen():
+        for number, running in enumerate(self._chosen()):
+            if number and not number % self._pace.together and self._pace.is_live(trio.current_time()):
+                await trio.sleep(REST_SECONDS)  # as many are as much as a live request should wait for
             items.start_soon(self._run, running)
-            if self._pace.is_live(trio.current_time()):
-                await trio.lowlevel.checkpoint()  # each may take as long as a live request should wait
 
     def _chosen(self) -> list[_Running]:
         """Of what is held, what there is room for: it runs from now on."""
@@ -247,11 +249,16 @@ class JobRunner:
         return lane
 
     def _pause(self) -> float:
-        if self._held:
+        if any(map(self._may_have_room, {(claim.model, claim.kind): claim for claim in self._held}.values())):
             return PAUSE_SECONDS
-        if self._may_claim:
+        if self._may_claim and not self._held:
             return 0.0
         return max(self._next_tick - trio.current_time(), 0.0)
+
+    def _may_have_room(self, claim: Claim) -> bool:
+        """Whether its model may have room without that one of its items has ended, which wakes the runner."""
+        lane = self._lane(claim.model)
+        return lane.in_flight < lane.wanted(self._executor_of(claim).load_of(claim.model))
 
     async def _run(self, running: _Running) -> None:
         claim = running.claim

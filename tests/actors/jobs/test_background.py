@@ -15,6 +15,7 @@ from actors.core.server_core import ControlMode, CoreSettings, ServerCore
 from actors.jobs.background import BackgroundRequests
 from actors.jobs.joining import MOST_WAIT_SECONDS
 from actors.jobs.live_times import ENOUGH
+from actors.jobs.pace import ROW_SECONDS, SHARE
 from actors.mail.reply_slot import ReplySlot
 from backends.registry import BackendRegistry
 from protocol.errors import ServerError
@@ -121,16 +122,14 @@ async def test_what_is_known_of_a_model_is_forgotten_when_it_is_loaded_anew(
 
 async def test_live_requests_to_another_model_hold_them_back(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with served(tmp_path, fake_backend(seconds=0.0005)) as it:
-        for _ in range(20):
+        for number in range(600):
             it.background._pace.note_live(trio.current_time())
             await trio.sleep(0.001)
-        await it.ask_many(100)
-        for _ in range(20):
-            it.background._pace.note_live(trio.current_time())
-            await trio.sleep(0.001)
-        assert 1 <= len(it.answered) <= 25
-        await trio.sleep(0.1)
-        assert len(it.answered) == 100
+            if number == 100:
+                await it.ask_many(1000)
+        assert 1 <= len(it.answered) <= SHARE * 0.5 / ROW_SECONDS + 16
+        await trio.sleep(0.2)
+        assert len(it.answered) == 1000
 
 
 async def test_without_live_requests_they_fill_the_batches(tmp_path: Path, autojump_clock: MockClock) -> None:

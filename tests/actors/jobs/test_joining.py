@@ -31,11 +31,11 @@ def known(joining: Joining, seconds: Callable[[int], float], now: float = 0.0) -
 def test_live_requests_take_along_what_their_batch_has_room_for(capacity: int, in_flight: int, count: int) -> None:
     joining = Joining(0.0)
     now = known(joining, lambda rows: 0.1)  # no matter how many go, it takes as long
-    assert joining.beside(ModelLoad(in_flight, capacity), in_flight == capacity, now) == count
+    assert joining.beside(ModelLoad(in_flight, capacity), in_flight == capacity, 64, now) == count
 
 
 def test_they_take_none_along_before_anything_is_known() -> None:
-    assert Joining(0.0).beside(ModelLoad(1, 8), 0, 0.0) == 0
+    assert Joining(0.0).beside(ModelLoad(1, 8), 0, 64, 0.0) == 0
 
 
 @pytest.mark.parametrize(
@@ -105,10 +105,10 @@ def test_soon_after_live_requests_batches_are_no_larger_than_is_worthwhile() -> 
 def test_of_a_model_that_is_always_busy_one_batch_goes_when_much_is_saved_up() -> None:
     joining = Joining(0.0)
     now = known(joining, lambda rows: 0.1)
-    assert joining.beside(ModelLoad(16, 8), 0, now) == 0
+    assert joining.beside(ModelLoad(16, 8), 0, 64, now) == 0
     for _ in range(5):
         now = known(joining, lambda rows: 0.1, now)
     busy = ModelLoad(16, 8)
-    assert joining.beside(busy, 0, now) == 8
+    assert joining.beside(busy, 0, 64, now) == 8
     joining.started(now)
-    assert joining.beside(busy, 0, now + 0.1) == 0
+    assert joining.beside(busy, 0, 64, now + 0.1) == 0

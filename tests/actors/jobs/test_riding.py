@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.jobs.live_times import MANY
+from actors.jobs.pace import PIECES
 from actors.jobs.riding import LATE, MOST_CREDIT, MOST_DEBT, Riding
 
 Seconds = Callable[[int], float]
@@ -64,6 +66,66 @@ def test_it_is_seen_when_the_model_takes_another_time_and_when_it_is_as_before()
     client.seconds = lambda rows: 0.05
     client.rounds(2000)
     assert ROOM in client.rounds(20)
+
+
+def of_quick() -> Riding:
+    """Of a model whose live requests take 0.2 ms."""
+    riding, now = Riding(), 0.0
+    for number in range(2 * MANY):
+        riding.ran(now, now + 0.0002, [now], 1, number % 4)
+        now += 0.0002
+    return riding
+
+
+def test_of_a_quick_model_many_go_at_a_time_and_seldom() -> None:
+    """One would make those late that meet it; so may many. In their batch none is seen to be, which is given back."""
+    riding, now, went, rounds = of_quick(), 100.0, [], 20_000
+    for _ in range(rounds):
+        if along := riding.beside(1, 63, 64, now, is_running=False):
+            riding.went(now)
+            went.append(along)
+        riding.ran(now, now + 0.0002, [now], 1, along)
+        now += 0.0003
+    assert min(went) > 30
+    assert 1 <= (PIECES - 1) * len(went) <= rounds * LATE + MOST_CREDIT + PIECES
+
+
+def test_the_more_live_requests_there_are_the_fewer_starts_are_paid_for() -> None:
+    def price(live: int) -> float:
+        riding = of_quick()
+        riding._credit = MOST_CREDIT
+        assert riding.beside(live, 63, 64, 100.0, is_running=False)
+        riding.went(100.0)
+        return MOST_CREDIT - riding._credit
+
+    assert price(4) == pytest.approx(4 * price(1))
+
+
+def test_rows_of_another_model_have_a_price_too() -> None:
+    riding = of_quick()
+    riding._credit = MOST_CREDIT
+    assert riding.aside(8, 1, 100.0) == 8
+    riding.went(100.0)
+    assert riding._credit == pytest.approx(MOST_CREDIT - PIECES)
+    riding._credit = 0.0
+    assert riding.aside(8, 1, 101.0) == 0
+    slow = OneClient(lambda rows: 0.05)
+    slow.rounds(100)
+    assert slow.riding.aside(8, 1, slow.now) == 8
+    assert slow.riding.is_free
+
+
+def test_one_at_a_time_goes_to_another_while_nothing_is_known() -> None:
+    assert Riding().aside(8, 1, 0.0) == 1
+
+
+def test_what_live_requests_take_beside_rows_says_nothing_of_them() -> None:
+    riding = of_quick()
+    limit, now = riding.times.limit, 100.0
+    for _ in range(1000):
+        riding.ran(now, now + 0.002, [now], 1, 0, is_clean=False)
+        now += 0.002
+    assert riding.times.limit == limit
 
 
 @pytest.mark.parametrize(("seconds", "most", "count"), [(0.01, 8, 7), (0.0, 8, 1), (0.01, 1, 1)])
