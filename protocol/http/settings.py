@@ -83,7 +83,7 @@ class OpenAISettings:
     lora_separator: str = ""
     sleep_mode: bool = False
     keep_alive: float = 15.0
-    max_json_values: int = 200_000
+    max_json_values: int = 400_000
 
 
 @dataclass(frozen=True, slots=True)

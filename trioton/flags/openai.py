@@ -95,9 +95,9 @@ class OpenAIFlags:
         15_000, "How long a stream may be silent before a comment is sent, for proxies that cut such.", minimum=1
     )
     openai_max_json_values: int = _edge.count(
-        200_000,
-        "The most values (texts, numbers, lists, objects) in the JSON of a body of more than 256 kB. They are made in "
-        "one go, which holds up all other requests, here for up to 20 ms; a picture is one value, a token id another.",
+        400_000,
+        "The most values in the JSON of a body of more than 256 kB: a text, a number or a picture is one, a list or an "
+        "object counts as four. They are made in one go, which holds up all other requests, here for up to 20 ms.",
         minimum=1000,
     )
     openai_store_bytes: int = _edge.count(

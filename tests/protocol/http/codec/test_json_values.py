@@ -25,7 +25,7 @@ VALUES = st.recursive(
 def test_windows_of_any_size_find_what_is_outside_of_texts(value: Any, is_ascii: bool, window_size: int) -> None:
     text = json.dumps(value, ensure_ascii=is_ascii).encode()
     outside = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", text)
-    count = sum(map(outside.count, (b",", b"[", b"{")))
+    count = outside.count(b",") + 4 * (outside.count(b"[") + outside.count(b"{"))
     assert finished(count_values(memoryview(text), 1000, window_size=window_size)) == count
     assert finished(has_more_values(memoryview(text), count - 1))
     assert not finished(has_more_values(memoryview(text), count))
@@ -34,11 +34,11 @@ def test_windows_of_any_size_find_what_is_outside_of_texts(value: Any, is_ascii:
 @pytest.mark.parametrize("text", [b"", b"\\", b'"', b'"\\', b'[1,"a\\', b"\\\\\\"])
 @pytest.mark.parametrize("window_size", [2, 3])
 def test_a_text_that_is_no_json_is_read_to_its_end(text: bytes, window_size: int) -> None:
-    assert finished(count_values(memoryview(text), 10, window_size=window_size)) <= 2
+    assert finished(count_values(memoryview(text), 10, window_size=window_size)) <= 5
 
 
 def test_no_more_is_read_than_has_to_be() -> None:
-    work = count_values(memoryview(b"[" * 100), 10, window_size=4)
+    work = count_values(memoryview(b"[" * 100), 40, window_size=4)
     assert sum(1 for _ in work) == 2
 
 

@@ -240,6 +240,8 @@ async def test_a_body_of_too_many_values_is_refused_before_it_is_read() -> None:
     answer = await post(make_core(), input=[["x"]] * 200_000)
     assert answer.status == 413
     assert answer.json["error"]["code"] == "content_too_large"
-    assert "more than 200000 JSON values" in answer.json["error"]["message"]
+    assert "more than 400000 JSON values" in answer.json["error"]["message"]
     long = await post(make_core(), input=["x" * 1000, *["y, [z]" * 100] * 500])
     assert long.status == 200, "texts are one value each"
+    tokens = await post(make_core(), input=[[1] * 1000] * 300)
+    assert tokens.status != 413, "as many token ids as OpenAI takes"
