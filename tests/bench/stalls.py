@@ -16,8 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import quantiles
@@ -26,11 +25,13 @@ from tempfile import TemporaryDirectory
 import trustme
 
 from tests.bench.machine import this_machine
+from tests.bench.memory import process_tree
 from tests.bench.peers import HOST, SOURCE, PeerError, Server, our_server
 from tests.bench.stall_causes import CAUSES, OVER_TLS, Target
 from tests.bench.stall_probe import Probe
+from tests.bench.stall_provoker import Provoker
 from tests.bench.table import table
-from tests.bench.turns import Turns, read
+from tests.bench.turns import Turns, edge_file, read, together
 
 IDENTITY = """
 import time
@@ -77,7 +78,8 @@ MODELS = {
 }
 LOAD_SECONDS = 300
 LIMIT = 512 << 20
-LEAST_PRIORITY = 19
+TURNS_SECONDS = 30
+EDGE_NAME = "trioton-edge-"
 REST_SECONDS = 1.0  # between two times
 _BUCKET = re.compile(r'^trioton_loop_lag_seconds_bucket{le="([^"]+)"} (\d+)', re.MULTILINE)
 
@@ -92,6 +94,7 @@ class Measured:
     seconds: list[float] = field(default_factory=list)
     lag: str = ""
     turns: Turns = field(default_factory=Turns)
+    edge_turns: Turns = field(default_factory=Turns)
 
     def cells(self) -> list[str]:
         percentiles = quantiles(self.requests, n=100)
@@ -104,11 +107,14 @@ class Measured:
             self.lag,
             f"{self.turns.longest * 1000:.1f}",
             str(self.turns.long),
+            f"{self.edge_turns.longest * 1000:.1f}",
+            str(self.edge_turns.long),
             each,
         ]
 
 
-HEADER = ["beside", "p50, ms", "p99, ms", "max, ms", "lag <= s", "longest turn, CPU ms", "turns > 2 ms", "takes, s"]
+HEADER = ["beside", "p50, ms", "p99, ms", "max, ms", "lag <= s", "longest turn, CPU ms", "turns > 2 ms"]
+HEADER += ["edges' longest", "edges' > 2 ms", "takes, s"]
 
 
 @contextmanager
@@ -142,12 +148,12 @@ def largest_lag(before: dict[str, int], after: dict[str, int]) -> str:
     return next((bound for bound, count in counts.items() if count == counts.get("+Inf")), "")
 
 
-def measure(server: Server, turns: Path, cause: str, target: Target, options: argparse.Namespace) -> Measured:
+def measure(server: Server, turns: Path, cause: str, provoker: Provoker, options: argparse.Namespace) -> Measured:
     """An empty cause is none."""
     measured = Measured(cause or "nothing")
     assert server.process is not None
     if cause:
-        CAUSES[cause](target)  # once unmeasured: what is made for it, here and there, is made
+        provoker.provoke(cause)  # once unmeasured: what is made for it, here and there, is made
     before = lag_counts(server.ports[2])
     with Probe(server.ports[0]) as probe:
         time.sleep(0.2)
@@ -156,40 +162,39 @@ def measure(server: Server, turns: Path, cause: str, target: Target, options: ar
         for _ in range(options.times):
             began = time.monotonic()
             if cause:
-                _provoke(cause, target)
+                provoker.provoke(cause)
                 measured.seconds.append(time.monotonic() - began)
             time.sleep(REST_SECONDS)
             if time.monotonic() > end:
                 break
-        measured.turns = _turns(server, turns)
+        measured.turns, measured.edge_turns = _turns(server, turns)
     measured.requests = probe.taken
     measured.lag = largest_lag(before, lag_counts(server.ports[2]))
     return measured
 
 
-def _provoke(cause: str, target: Target) -> None:
-    """As clients on other machines do, which take no processor from the server: in threads that have less of a right
-    to it."""
-
-    def run() -> None:
-        if sys.platform == "linux":
-            os.setpriority(os.PRIO_PROCESS, 0, LEAST_PRIORITY)  # of this thread, and those that it starts
-        CAUSES[cause](target)
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(run).result()
-
-
-def _turns(server: Server, file: Path) -> Turns:
+def _turns(server: Server, file: Path) -> tuple[Turns, Turns]:
+    """Since it was called last: those of the server's own process, and those of its edge processes."""
     assert server.process is not None
-    file.unlink(missing_ok=True)
-    server.process.send_signal(signal.SIGUSR2)
-    end = time.monotonic() + 30
-    while not file.is_file():
+    files = {edge_file(file, number): pid for number, pid in _edges(server.process.pid)} | {file: server.process.pid}
+    for each, pid in files.items():
+        each.unlink(missing_ok=True)
+        os.kill(pid, signal.SIGUSR2)
+    end = time.monotonic() + TURNS_SECONDS
+    while not all(each.is_file() for each in files):
         if time.monotonic() > end:
             raise PeerError("the server has not written its turns")
         time.sleep(0.01)
-    return read(file)
+    return read(file), together(read(each) for each in files if each != file)
+
+
+def _edges(server: int) -> Iterator[tuple[int, int]]:
+    """Their numbers and processes."""
+    for pid in process_tree(server):
+        with suppress(OSError):  # it has ended meanwhile
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+            if name.startswith(EDGE_NAME):
+                yield int(name.removeprefix(EDGE_NAME)), pid
 
 
 @contextmanager
@@ -199,6 +204,7 @@ def started(options: argparse.Namespace, models: Path, folder: Path, *flags: str
     command = (python, str(Path(__file__).with_name("turns.py")), str(turns), *rest, *flags)
     command += ("--backend-config=python,allow-in-process=true", "--model-control-mode=explicit", "--load-model=*")
     command += (f"--http-max-input-size={LIMIT}", "--debug-loop-lag-ms=10", f"--jobs-store={folder / 'jobs'}")
+    command += (f"--edge-processes={options.edges}",)
     server = Server(replace(peer, command=command, models=models), folder / "log", ready_seconds=LOAD_SECONDS)
     server.start()
     try:
@@ -213,6 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", type=int, default=100, help="how many more models (default %(default)s)")
     parser.add_argument("--times", type=int, default=5, help="that each is provoked (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=20, help="after which no time begins (default %(default)s)")
+    parser.add_argument("--edges", type=int, default=0, help="edge processes of the server (default %(default)s)")
     parser.add_argument("--source", type=Path, default=SOURCE, help="the checkout whose server is measured")
     parser.add_argument("--holders", type=int, default=0, help="lines of the log to print: what has held the loop")
     options = parser.parse_args(arguments)
@@ -231,11 +238,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             folder = Path(stack.enter_context(TemporaryDirectory()))
             flags = tls_flags(folder) if over_tls else ()
             with started(options, models, folder, *flags) as (server, turns):
-                target = Target(server.ports, models, options.models)
-                for name in ("", *chosen):
-                    measured = measure(server, turns, name, target, options)
-                    rows.append(measured.cells())
-                    print(*measured.cells(), sep="\t", file=sys.stderr, flush=True)
+                provoker = Provoker(Target(server.ports, models, options.models))
+                with provoker:
+                    for name in ("", *chosen):
+                        measured = measure(server, turns, name, provoker, options)
+                        rows.append(measured.cells())
+                        print(*measured.cells(), sep="\t", file=sys.stderr, flush=True)
             lines = [line for line in (folder / "log").read_text().splitlines() if "the loop was held" in line]
             print(*lines[len(lines) - options.holders :], sep="\n", file=sys.stderr)
     print(table(rows[0], rows[1:], text_columns=1))

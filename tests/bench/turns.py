@@ -11,6 +11,8 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import trio
 
 LONG_SECONDS = 0.002
+EDGE = "edge"
 
 
 @dataclass(slots=True)
@@ -48,7 +51,7 @@ class TurnClock(trio.abc.Instrument):
     def write(self, *_: object) -> None:
         turns, self._turns = self._turns, Turns()
         self._began = time.thread_time()
-        whole = self._file.with_suffix(".part")
+        whole = self._file.with_name(f"{self._file.name}.part")
         whole.write_text(json.dumps(asdict(turns)))
         whole.replace(self._file)
 
@@ -58,17 +61,49 @@ def read(file: Path) -> Turns:
     return Turns(**json.loads(file.read_text()))
 
 
+def together(each: Iterable[Turns]) -> Turns:
+    """Those of several loops."""
+    found = list(each)
+    longest = max((turns.longest for turns in found), default=0.0)
+    return Turns(longest, sum(turns.long for turns in found), sum(turns.count for turns in found))
+
+
+def edge_file(file: Path, number: int) -> Path:
+    """Where an edge process writes its turns, if the server writes to `file`."""
+    return file.with_suffix(f".edge{number}")
+
+
+def _measure_edges(file: Path) -> None:
+    """Have this server's edge processes start in the same way."""
+    from trioton.bound import bound_command
+    from trioton.edge_processes import edge
+
+    def measured(command: Sequence[str]) -> list[str]:
+        python, _, _, number, *descriptors = command
+        return bound_command([python, __file__, str(edge_file(file, int(number))), EDGE, number, *descriptors])
+
+    setattr(edge, "bound_command", measured)  # noqa: B010
+
+
 if __name__ == "__main__":
     del sys.path[0]  # this folder's, which is no package's; the server is that of PYTHONPATH
-    from trioton.cli import main
-
-    clock = TurnClock(Path(sys.argv[1]))
+    file = Path(sys.argv.pop(1))
+    clock = TurnClock(file)
     signal.signal(signal.SIGUSR2, clock.write)
-    del sys.argv[1]
     run = trio.run
 
     def run_measured(*arguments: Any, **options: Any) -> Any:
         return run(*arguments, **{**options, "instruments": [clock]})
 
     trio.run = run_measured  # type: ignore[assignment]
-    main()
+    if sys.argv[1] == EDGE:
+        from trioton.edge_processes import program
+
+        del sys.argv[1]
+        program.main()
+    else:
+        from trioton import cli
+
+        with suppress(ImportError):  # a server without edge processes
+            _measure_edges(file)
+        cli.main()
