@@ -41,8 +41,8 @@ MAX_REFUSALS = 64
 LOOK_SECONDS = 0.15
 # And how many in one turn of the loop, some 0.3 ms, with at least so much time before the next ones: of 10,000
 # connections each is looked at every 0.8 seconds, for 2 % of a processor.
-LOOKS_AT_ONCE = 256
-LEAST_PAUSE_SECONDS = 0.02
+LOOKS_AT_ONCE = 128
+LEAST_PAUSE_SECONDS = 0.01
 
 
 async def serve_app(

@@ -8,6 +8,7 @@ connection error makes a GOAWAY, which is then in `output`, and raises. Source: 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,7 @@ from protocol.http2.frames import (
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
+    Frame,
     FrameReader,
     check_dependency,
     frame,
@@ -80,15 +82,20 @@ class ServerConnection(FrameSender):
     header blocks. `refuse` is called in its place with what is wrong with malformed headers; without one the stream of
     such a request is reset. Headers of more than twice `max_header_size` end the connection, since they cannot be
     decoded.
+
+    Attributes:
+        frames_left: what `receive_data` has yet to give the events of.
     """
 
     __slots__ = (
         "_block",
         "_events",
+        "_failure",
         "_max_block_size",
         "_stream_window",
         "_updated",
         "frames",
+        "frames_left",
         "request_headers",
     )
 
@@ -117,16 +124,24 @@ class ServerConnection(FrameSender):
         self._stream_window = stream_window
         self._events: list[Event] = []
         self._updated: list[int] = []  # streams with a new window, since the last event about that
+        self.frames_left: list[Frame] = []
+        self._failure: ProtocolError | None = None  # behind these
 
-    def receive_data(self, data: Buffer) -> list[Event]:
-        """Parse received bytes to events. The data of a large DATA frame is not copied.
+    def receive_data(self, data: Buffer | None, most: int = sys.maxsize) -> list[Event]:
+        """Parse received bytes to events, those of so many frames at most. The others are in `frames_left`: then
+        nothing more may be received before None, in place of bytes, has given them. The data of a large DATA frame is
+        not copied.
 
         Raises:
             ProtocolError: the client breaks the protocol; a GOAWAY tells it so.
         """
         happened = self._events = []
         try:
-            frames, failure = self.frames.read(data)
+            frames, failure = (self.frames_left, self._failure) if data is None else self.frames.read(data)
+            if len(frames) > most:
+                frames, self.frames_left, self._failure, failure = frames[:most], frames[most:], failure, None
+            elif data is None:
+                self.frames_left, self._failure = [], None
             takers = _ON_FRAME
             for kind, flags, stream_id, payload in frames:
                 if self._block is not None:

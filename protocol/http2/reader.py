@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import Any, Protocol
 
 import trio
@@ -24,6 +25,7 @@ from protocol.http2.output import FrameOutput
 from protocol.messages import Buffer
 from protocol.reactor.poller import Poller
 from protocol.reactor.transport import PlainWire, Wire
+from protocol.sync.turns import ENDS, PacedTurns
 from protocol.sync.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -34,6 +36,12 @@ MAX_RECEIVE_SIZE = 524288
 _IN_PLACE_FROM = 32768
 # Room behind such a remainder: clients send WINDOW_UPDATE frames after a message.
 _SIZE_BEHIND = 1024
+
+# Frames whose events are handled in one go, and for how long, behind these, others are in the same turn of the loop.
+# With what is left then the task goes on in turns, one connection in each.
+_FRAMES_AT_ONCE = 64
+_MOST_SECONDS = 0.001
+_REST = PacedTurns("frames of HTTP/2")
 
 # One handler for each type of event. A ProtocolError that it raises ends the connection, whose GOAWAY is then ready.
 EventHandlers = Mapping[type[Event], Callable[[Any], None]]
@@ -113,6 +121,12 @@ class Http2Reader:
         to its own frames."""
         while not (self.is_lost or self.has_failed):
             await self._out.wait_heard()
+            if self._h2.frames_left:
+                await _REST.wait()
+                self.take(None)
+                self.end_burst()
+                self._owner.flush()
+                continue
             if self._poller is not None and self._plain is not None:
                 await self._read_by_poller(self._poller, self._plain)
                 continue
@@ -127,21 +141,31 @@ class Http2Reader:
             self.end_burst()
             self._owner.flush()
 
-    def take(self, data: Buffer) -> None:
-        """Dispatch the events of received bytes; no bytes are the end of the stream."""
-        if not data:
-            self.is_lost = True
-            return
-        if self._on_received is not None:
-            self._on_received(self._now())
+    def take(self, data: Buffer | None) -> None:
+        """Dispatch the events of received bytes; no bytes are the end of the stream. What takes too long is left to
+        further calls with None, and nothing may be received before these."""
+        if data is not None:
+            if not data:
+                self.is_lost = True
+                return
+            if self._on_received is not None:
+                self._on_received(self._now())
+        h2, end = self._h2, 0.0
         try:
-            for event in self._h2.receive_data(data):
-                try:
-                    self._on_event[type(event)](event)
-                except ProtocolError:
-                    raise
-                except Exception as error:
-                    self._fail_stream(event, error)
+            while True:
+                for event in h2.receive_data(data, _FRAMES_AT_ONCE):
+                    try:
+                        self._on_event[type(event)](event)
+                    except ProtocolError:
+                        raise
+                    except Exception as error:
+                        self._fail_stream(event, error)
+                if not h2.frames_left:
+                    return
+                data, now = None, perf_counter()
+                end = end or now + _MOST_SECONDS
+                if now >= end:
+                    return
         except ProtocolError as error:  # a GOAWAY that says so to the peer is ready
             logger.debug("closing an HTTP/2 connection: %s", error)
             if type(error) is DenialOfServiceError:
@@ -169,6 +193,8 @@ class Http2Reader:
                 await self._unparked.wait()
         finally:
             self._unpark()
+        if self.is_lost:  # as many may be in one moment
+            await ENDS.wait()
 
     def _unpark(self) -> None:
         if self._is_polled:
@@ -202,7 +228,7 @@ class Http2Reader:
             if data is None:
                 return
             self.take(data)
-            is_filled = len(data) == size  # more has come
+            is_filled = len(data) == size and not self._h2.frames_left  # more has come
             if is_filled:
                 room = self._room()
             self._size = MAX_RECEIVE_SIZE if is_filled and room is None else RECEIVE_SIZE
@@ -211,11 +237,11 @@ class Http2Reader:
             count = plain.receive_into_at_once(room, behind)
             if count is not None:
                 self.take(room[:count])
-                if count > len(room) and not self.has_failed:
+                if count > len(room) and not self.has_failed:  # the frame that filled the room has left nothing
                     self.take(bytes(behind[: count - len(room)]))
         if not (self.is_lost or self.has_failed):
             self._out.end_burst()
-        if self.is_lost or self.has_failed or not self._out.is_heard:
+        if self.is_lost or self.has_failed or self._h2.frames_left or not self._out.is_heard:
             self._unpark()
 
     def _room(self) -> memoryview | None:

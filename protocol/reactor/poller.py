@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from time import perf_counter
 from typing import Protocol, TypeAlias
 
 from protocol.reactor.busy_polling import BusyPolling, Events
@@ -22,9 +23,12 @@ logger = logging.getLogger("trioton.poller")
 _Callbacks: TypeAlias = tuple[Callable[[], None], Callable[[Exception], None]]
 
 READABLE = 1  # EPOLLIN, which `select` has on Linux only
-_MOST_AT_ONCE = 256  # sockets of one poll
-# After so many polls, workers and Trio have their turn, whatever clients send.
-_MOST_POLLS = 8
+_MOST_AT_ONCE = 64  # sockets of one poll
+# After so many polls, or so much time, workers and Trio have their turn, whatever clients send; and when so many
+# sockets were removed, each of which has a task to go on.
+_MOST_POLLS = 32
+_MOST_SECONDS = 0.002
+_MOST_REMOVED = 32
 
 
 class Watched(Protocol):
@@ -69,6 +73,7 @@ class Poller:
         self._asked_last: list[Callable[[], None]] = []
         self._last_calls: tuple[Callable[[], None], ...] = ()  # each of them once
         self._trio = -1
+        self._ready: Events = []  # of the poll before, and not called yet
 
     def add(
         self,
@@ -131,31 +136,37 @@ class Poller:
 
     def poll(self, timeout: float) -> bool:
         """Wait until something is ready, for `timeout` seconds at most, and call. Returns whether there is something
-        for Trio."""
+        for Trio. Who was ready, and not called for a lack of time, is called first by the next poll."""
         calls, later_calls = self._calls, self._later_calls
-        wait = self.busy.wait if timeout else self._selector.poll
         has_called = False
         self._bursts += 1
+        ready, self._ready = self._ready, []
+        if not ready:
+            ready = self.busy.wait(timeout, _MOST_AT_ONCE) if timeout else self._selector.poll(0, _MOST_AT_ONCE)
+        end, least = perf_counter() + _MOST_SECONDS, len(calls) - _MOST_REMOVED
         for _ in range(_MOST_POLLS):
             later: list[int] = []
             count = 0
-            ready = wait(timeout, _MOST_AT_ONCE)
             self.burst = self._bursts
-            for descriptor, _ in ready:
+            for number, (descriptor, _) in enumerate(ready, 1):
                 if (called := calls.get(descriptor)) is not None:
                     count += 1
                     try:
                         called[0]()
                     except Exception as error:
                         self._fail(descriptor, called, error)
+                    if perf_counter() >= end:
+                        self._put_off(ready[number:], later)
+                        break
                 elif descriptor in self._first_of_later:
                     later.insert(0, descriptor)
                 else:  # also where its owner has removed it since another was called
                     later.append(descriptor)
             has_called = has_called or count > 0
-            if count in (0, len(calls)):
+            if count in (0, len(calls)) or len(calls) <= least or perf_counter() >= end:
                 break
-            wait, timeout = self._selector.poll, 0  # what has come while others were read can share their batch
+            # What has come while others were read can share their batch.
+            ready = self._selector.poll(0, _MOST_AT_ONCE)
         is_for_trio = False
         for descriptor in later:
             if (called := later_calls.get(descriptor)) is not None:
@@ -177,6 +188,16 @@ class Poller:
                         call()
         self.burst = 0
         return is_for_trio
+
+    def _put_off(self, ready: Events, later: list[int]) -> None:
+        """Who was not called yet, as the time is over. Those that are called behind all others are so now."""
+        for event in ready:
+            if event[0] in self._calls:
+                self._ready.append(event)
+            elif event[0] in self._first_of_later:
+                later.insert(0, event[0])
+            else:
+                later.append(event[0])
 
     def close(self) -> None:
         self._selector.close()

@@ -103,6 +103,8 @@ async def agreed_protocol(stream: trio.SSLStream[trio.SocketStream]) -> str | No
         return None
     finally:
         stream.transport_stream = transport
+        # A method of the stream's own, which would leave it, and OpenSSL's state, to the garbage collector.
+        stream._handshook._afn = _no_handshake  # type: ignore[assignment]
     return stream.selected_alpn_protocol() or ""
 
 
@@ -137,6 +139,10 @@ async def _send_alert(stream: trio.SSLStream[trio.SocketStream]) -> None:
         await transport.send_eof()
         while await transport.receive_some(_CHUNK):
             pass
+
+
+async def _no_handshake() -> None:
+    raise AssertionError("there is one for each connection")
 
 
 class _EncryptedKey(Exception):

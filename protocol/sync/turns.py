@@ -64,3 +64,5 @@ class Received:
 
 
 _RECEIVING = PacedTurns("what is received")
+# Of connections whose clients have gone, so many at once.
+ENDS = PacedTurns("ends of connections", 4)

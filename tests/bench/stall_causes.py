@@ -8,15 +8,8 @@ import json
 import random
 import socket
 import ssl
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from contextlib import closing as closing_at_end
-from dataclasses import dataclass
 from functools import cache
-from http.client import HTTPConnection
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,45 +17,11 @@ from tritonclient import grpc as triton_grpc
 from tritonclient.grpc import service_pb2
 
 from tests.bench.peers import HOST
+from tests.bench.stall_storms import STORMS
+from tests.bench.stall_target import MEGABYTE, WAIT_SECONDS, Cause, Target
 
-MEGABYTE = 1 << 20
-WAIT_SECONDS = 120
 MOST_MESSAGE = 256 * MEGABYTE
 TOO_LARGE = 413
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The server that is provoked, and how many models it has beside those that causes use."""
-
-    ports: tuple[int, int, int]
-    models: Path
-    count: int
-
-    def http(
-        self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None, port: int = 0
-    ) -> int:
-        """Send and read all; returns the status. The answer is thrown away as it comes, which costs next to nothing."""
-        lines = [f"{method} {path} HTTP/1.1", "host: x", "connection: close", f"content-length: {len(body)}"]
-        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
-        with socket.create_connection((HOST, port or self.ports[0]), WAIT_SECONDS) as connection:
-            connection.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
-            head = connection.recv(65536)
-            room = bytearray(MEGABYTE)
-            while connection.recv_into(room):
-                pass
-        return int(head[9:12])
-
-    def connection(self) -> AbstractContextManager[HTTPConnection]:
-        return closing_at_end(HTTPConnection(HOST, self.ports[0], timeout=WAIT_SECONDS))
-
-    def post(self, path: str, body: bytes, expected: int = 200, headers: dict[str, str] | None = None) -> None:
-        status = self.http("POST", path, body, headers)
-        assert status == expected, f"{path}: {status}"
-
-    def get(self, path: str, port: int = 0) -> None:
-        status = self.http("GET", path, headers={"accept-encoding": "gzip"}, port=port)
-        assert status == 200, f"{path}: {status}"
 
 
 def _request(data: str, count: int, datatype: str = "FP32", output: str = '{"binary_data": true}') -> bytes:
@@ -321,39 +280,6 @@ def grpc_typed_integers(target: Target) -> None:
     _grpc_call(target, service_pb2.ModelInferRequest(model_name="integers", inputs=[tensor]))
 
 
-def closing(target: Target) -> None:
-    """1000 connections that have asked something are closed at once."""
-    opened = []
-    for _ in range(1000):
-        connection = socket.create_connection((HOST, target.ports[0]), WAIT_SECONDS)
-        connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n")
-        opened.append(connection)
-    for connection in opened:
-        connection.recv(4096)
-    for connection in opened:
-        connection.close()
-
-
-def cancellations(target: Target) -> None:
-    """The clients of 1000 requests of HTTP leave at once, and one of gRPC with 9000 of them."""
-    body = _request("[1]", 1)
-    head = f"POST /v2/models/slow/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-    opened = []
-    for _ in range(1000):
-        connection = socket.create_connection((HOST, target.ports[0]), WAIT_SECONDS)
-        connection.sendall(head + body)
-        opened.append(connection)
-    tensor = service_pb2.ModelInferRequest.InferInputTensor(name="IN", datatype="FP32", shape=[1])
-    request = service_pb2.ModelInferRequest(model_name="slow", inputs=[tensor], raw_input_contents=[bytes(4)])
-    with triton_grpc.InferenceServerClient(f"{HOST}:{target.ports[1]}") as client:
-        calls = [client._client_stub.ModelInfer.future(request) for _ in range(9000)]
-        time.sleep(1)
-        for connection in opened:
-            connection.close()
-        for call in calls:
-            call.cancel()
-
-
 def failures(target: Target) -> None:
     """1000 requests that are refused, each of which names what it has by long names."""
     body = json.dumps({"inputs": [{"name": "X" * 10000, "datatype": "FP32", "shape": [1], "data": [1]}] * 100}).encode()
@@ -361,7 +287,6 @@ def failures(target: Target) -> None:
         list(pool.map(lambda _: target.post("/v2/models/large/infer", body, 400), range(100)))
 
 
-Cause = Callable[[Target], None]
 CAUSES: dict[str, Cause] = {
     each.__name__: each
     for each in (
@@ -392,9 +317,7 @@ CAUSES: dict[str, Cause] = {
         grpc_typed_strings,
         grpc_typed_integers,
         grpc_raw_strings,
-        closing,
-        cancellations,
         failures,
     )
-}
+} | STORMS
 OVER_TLS = ("handshakes",)

@@ -17,7 +17,8 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.bench.peers import SOURCE
-from tests.bench.stall_causes import CAUSES, Target
+from tests.bench.stall_causes import CAUSES
+from tests.bench.stall_target import Target
 
 LEAST_PRIORITY = 19
 STOP_SECONDS = 10

@@ -27,9 +27,10 @@ import trustme
 from tests.bench.machine import this_machine
 from tests.bench.memory import process_tree
 from tests.bench.peers import HOST, SOURCE, PeerError, Server, our_server
-from tests.bench.stall_causes import CAUSES, OVER_TLS, Target
+from tests.bench.stall_causes import CAUSES, OVER_TLS
 from tests.bench.stall_probe import Probe
 from tests.bench.stall_provoker import Provoker
+from tests.bench.stall_target import Target
 from tests.bench.table import table
 from tests.bench.turns import Turns, edge_file, read, together
 

@@ -33,13 +33,10 @@ from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
 from protocol.limits.request_memory import RequestShare
 from protocol.messages import Buffer
 from protocol.reactor.transport import Wire
-from protocol.sync.turns import PacedTurns
+from protocol.sync.turns import ENDS
 from protocol.sync.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
-
-# Of connections whose clients have gone, so many at once.
-_ENDS = PacedTurns("ends of connections", 8)
 
 
 class Http1:
@@ -190,7 +187,7 @@ class Http1:
             await self._end_failed()
             return
         if fast_path.unfinished is None and not self.protocol.buffer:  # the client has gone, as many may in one moment
-            await _ENDS.wait()
+            await ENDS.wait()
         if fast_path.unfinished is not None:
             await self._finish(fast_path.unfinished)
             fast_path.unfinished = None
