@@ -13,6 +13,7 @@ import ssl
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from time import perf_counter
 
 import trio
 
@@ -29,6 +30,7 @@ from protocol.limits.request_memory import RequestMemory
 from protocol.open_connections import Count, Open
 from protocol.reactor.arrivals import Arrivals, Listening
 from protocol.reactor.tls import server_stream
+from protocol.sync.sliced import SLICE_SECONDS
 from protocol.sync.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -223,11 +225,16 @@ class ConnectionServer:
                 for number in range(count):
                     if number:
                         await trio.sleep(pause)
-                    self._check_times_of(looked_at[number * LOOKS_AT_ONCE : (number + 1) * LOOKS_AT_ONCE], retiring)
+                    await self._check_times_of(
+                        looked_at[number * LOOKS_AT_ONCE : (number + 1) * LOOKS_AT_ONCE], retiring
+                    )
 
-    def _check_times_of(self, connections: Sequence[Connection], retiring: trio.Nursery) -> None:
-        now = trio.current_time()
+    async def _check_times_of(self, connections: Sequence[Connection], retiring: trio.Nursery) -> None:
+        now, end = trio.current_time(), perf_counter() + SLICE_SECONDS
         for connection in connections:
+            if perf_counter() >= end:  # clients have gone, whose requests are given up
+                await trio.lowlevel.checkpoint()
+                end = perf_counter() + SLICE_SECONDS
             if connection not in self._connections:  # it has ended since
                 continue
             try:

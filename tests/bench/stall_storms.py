@@ -137,7 +137,7 @@ def trace_settings(target: Target) -> None:
     """Changed and changed back 100 times."""
     for _ in range(100):
         for level in ("TIMESTAMPS", "OFF"):
-            target.post("/v2/trace/setting", json.dumps({"trace_level": [level], "trace_rate": "1000000"}).encode())
+            target.post("/v2/trace/setting", json.dumps({"trace_level": [level]}).encode())
 
 
 def log_settings(target: Target) -> None:
@@ -154,7 +154,7 @@ def shared_memory(target: Target) -> None:
     try:
         body = json.dumps({"key": f"/{file.name}", "offset": 0, "byte_size": REGION_BYTES}).encode()
         target.post("/v2/systemsharedmemory/region/large/register", body)
-        target.post("/v2/systemsharedmemory/region/large/unregister", b"")
+        target.post("/v2/systemsharedmemory/region/large/unregister", b"{}")
     finally:
         file.unlink()
 

@@ -54,6 +54,11 @@ from protocol.log.failure_log import FailureLog
 from protocol.log.request_ids import RequestIds
 from protocol.log.tags import of_call
 from protocol.reactor.poller import Poller
+from protocol.sync.turns import PacedTurns
+
+# Of calls whose client has gone. A connection may have a thousand.
+_GIVEN_UP_AT_ONCE = 32
+_GIVING_UP = PacedTurns("calls that are given up")
 
 # Windows that a peer may open for a call before it gets anything.
 _UPDATES_PER_CALL = 4
@@ -144,6 +149,18 @@ class Calls:
         self.is_draining = True
         for stream in self._streams.values():
             stream.drain()
+
+    async def give_up(self) -> None:
+        """As `terminate`, but for so many calls in a turn of the loop. Some may be answered meanwhile."""
+        ids = [*self._streams, *self.direct.arriving, *self.direct.begun]
+        for number, stream_id in enumerate(ids, 1):
+            stream = self._streams.get(stream_id)
+            if stream is not None:
+                stream.terminate()
+            else:
+                self.direct.drop(stream_id)
+            if number % _GIVEN_UP_AT_ONCE == 0:
+                await _GIVING_UP.wait()
 
     def terminate(self) -> None:
         """The connection is lost: nothing more can be sent."""

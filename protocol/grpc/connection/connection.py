@@ -126,6 +126,7 @@ class Connection:
             try:
                 self._calls.begin(nursery)
                 await self._driver.read()
+                await self._calls.give_up()
             finally:  # before the nursery can close: an answer that comes later must start no task in it
                 self._calls.terminate()
             reading = self._driver.reading
