@@ -98,6 +98,7 @@ class Writer:
                     await self._has_output.wait()
         finally:
             self._has_ended = True
+            self._on_progress = _nothing  # the owner's, which would keep itself by it
             self._ended.wake()
 
     async def _write(self, output: Sequence[Buffer], size: int) -> None:
@@ -128,3 +129,7 @@ class Writer:
         self._has_output.wake()
         while not self._has_ended:
             await self._ended.wait()
+
+
+def _nothing() -> None:
+    pass

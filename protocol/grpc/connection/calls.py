@@ -168,6 +168,12 @@ class Calls:
             stream.terminate()
         self.direct.terminate()
 
+    def detach(self) -> None:
+        """The connection has ended, and its nursery is closed: nothing is called any more but `direct`, for what was
+        given up."""
+        self.direct.detach()
+        del self._tasks, self._owner
+
     def read_head(self, headers: Headers) -> RequestHead:
         direct_method = None if self._shared.direct is None else MODEL_INFER
         return read_head(headers, self._shared.handlers, self._limits.max_header_size, direct_method)

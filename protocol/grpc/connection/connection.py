@@ -118,6 +118,9 @@ class Connection:
             await self._serve()
         finally:
             self._calls.memory.close()
+            # What refers to itself is left to the garbage collector, and looked at with all that there is.
+            self._calls.detach()
+            del self._calls, self._driver, self._floods, self._h2, self._out
 
     async def _serve(self) -> None:
         async with contextlib.aclosing(self._wire), trio.open_nursery() as nursery:

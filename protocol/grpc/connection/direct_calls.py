@@ -79,6 +79,10 @@ class DirectCalls:
         for stream_id in [*self.arriving, *self.begun]:
             self.drop(stream_id)
 
+    def detach(self) -> None:
+        """Behind `terminate`: the owner hears nothing more."""
+        self._owner = _NOBODY
+
     def drop(self, stream_id: int) -> bool:
         """The client has reset the call; False where there is none."""
         incoming = self.arriving.pop(stream_id, None)
@@ -221,6 +225,22 @@ class DirectCalls:
     def _give_up(self, call: DirectCall) -> None:
         assert self._infer is not None
         self._infer.give_up(call)
+
+
+class _Nobody:
+    """The owner of calls whose connection has ended."""
+
+    def run_in_task(self, incoming: Incoming) -> Stream:
+        raise AssertionError("a call goes on behind the end of its connection")
+
+    def note_end(self) -> None:
+        pass
+
+    def note_deadline(self) -> None:
+        pass
+
+
+_NOBODY = _Nobody()
 
 
 def _gathers_until(incoming: Incoming) -> float:
