@@ -87,6 +87,10 @@ class Shared:
     access_log: AccessLog = OFF
     unlogged: frozenset[str] = frozenset()
 
+    def read_head(self, headers: Headers) -> RequestHead:
+        direct_method = None if self.direct is None else MODEL_INFER
+        return read_head(headers, self.handlers, self.limits.max_header_size, direct_method)
+
 
 class Owner(Protocol):
     """The connection."""
@@ -173,10 +177,6 @@ class Calls:
         given up."""
         self.direct.detach()
         del self._tasks, self._owner
-
-    def read_head(self, headers: Headers) -> RequestHead:
-        direct_method = None if self._shared.direct is None else MODEL_INFER
-        return read_head(headers, self._shared.handlers, self._limits.max_header_size, direct_method)
 
     def room(self, stream_id: int, size: int) -> memoryview | None:
         """Where the next data of a call belongs, at most `size` bytes, if that is known."""

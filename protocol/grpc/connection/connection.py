@@ -67,7 +67,7 @@ class Connection:
             stream_window=limits.stream_window,
             connection_window=limits.connection_window,
             max_header_size=limits.max_header_size,
-            interpret=lambda headers: self._calls.read_head(headers),
+            interpret=shared.read_head,
             refuse=malformed_head,
         )
         self._out = Outgoing(
@@ -120,7 +120,7 @@ class Connection:
             self._calls.memory.close()
             # What refers to itself is left to the garbage collector, and looked at with all that there is.
             self._calls.detach()
-            del self._calls, self._driver, self._floods, self._h2, self._out
+            del self._driver
 
     async def _serve(self) -> None:
         async with contextlib.aclosing(self._wire), trio.open_nursery() as nursery:
