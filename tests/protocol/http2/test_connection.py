@@ -255,3 +255,24 @@ def test_settings_widen_the_windows_of_open_streams() -> None:
     assert server.sendable(1) == -6
     server.receive_data(frame(frames.WINDOW_UPDATE, 0, 1, b"\0\0\0\7"))
     assert server.sendable(1) == 1
+
+
+def test_the_events_of_so_many_frames_are_given_at_a_time() -> None:
+    _, server = pair()
+    pings = b"".join(frame(frames.PING, frames.ACK, 0, number.to_bytes(8, "big")) for number in range(5))
+    happened = [server.receive_data(pings, 2)]
+    while server.frames_left:
+        happened.append(server.receive_data(None, 2))
+    assert [len(some) for some in happened] == [2, 2, 1]
+    numbers = [event.ping_data[-1] for some in happened for event in some if isinstance(event, events.PingAckReceived)]
+    assert numbers == [0, 1, 2, 3, 4]
+
+
+def test_what_is_wrong_behind_frames_that_wait_is_found_behind_them() -> None:
+    _, server = pair()
+    data = frame(frames.PING, 0, 0, bytes(8)) * 2 + frame(frames.PING, 0, 1, bytes(8))
+    assert len(server.receive_data(data, 1)) == 1
+    assert len(server.receive_data(None, 1)) == 1
+    with pytest.raises(ProtocolError):
+        server.receive_data(None, 1)
+    assert not server.frames_left

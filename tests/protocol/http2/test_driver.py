@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from h2.events import ConnectionTerminated, Event, RemoteSettingsChanged
 from protocol.http2 import events
 from protocol.http2.connection import ServerConnection
 from protocol.http2.driver import ConnectionDriver
+from protocol.http2.frames import ACK, PING, frame
 from protocol.http2.output import FrameOutput
 from protocol.http2.reader import Http2Reader
 from protocol.limits.request_memory import RequestMemory
@@ -39,7 +41,7 @@ class Owner:
             send_timeout=60,
             connection_window=LIMITS["connection_window"],
         )
-        kinds = (events.RemoteSettingsChanged, events.IgnoredFrame, events.WindowUpdated, events.PingReceived)
+        kinds = (events.RemoteSettingsChanged, events.IgnoredFrame, events.WindowUpdated, events.PingAckReceived)
         on_event: dict[type[events.Event], Callable[[Any], None]] = dict.fromkeys(kinds, self.happened.append)
         reader = Http2Reader(wire_over(stream), None, out, h2, self, on_event)
         self.driver = ConnectionDriver(h2, reader, out, goodbye_seconds=GOODBYE_SECONDS)
@@ -129,3 +131,31 @@ async def test_a_peer_that_does_not_read_ends_the_reading(autojump_clock: trio.t
     await owner.run()  # the first frames wait for somebody who reads them
     assert trio.current_time() == 60
     await theirs.aclose()
+
+
+async def test_many_frames_are_handled_in_turns_of_the_loop(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One piece in each turn, where the time of a turn is always over; what comes behind them waits for them."""
+    times = count(0, 1)
+    monkeypatch.setattr("protocol.http2.reader.perf_counter", lambda: next(times))
+    monkeypatch.setattr("protocol.http2.reader._FRAMES_AT_ONCE", 10)
+    owner, peer = pair()
+    handled: list[int] = []
+
+    begun = peer.h2.data_to_send()
+    pings = b"".join(frame(PING, ACK, 0, number.to_bytes(8, "big")) for number in range(100))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(owner.run, begun)
+        await trio.testing.wait_all_tasks_blocked()
+        before = len(owner.happened)
+        await peer.stream.send_all(pings)
+        await peer.stream.send_all(frame(PING, ACK, 0, b"behind  "))
+        while len(owner.happened) < before + 101:
+            handled.append(len(owner.happened))
+            await trio.lowlevel.checkpoint()
+        await peer.stream.aclose()
+    steps = [after - earlier for earlier, after in pairwise(handled)]
+    assert max(steps) <= 20  # what has come, and one turn of the rest
+    data = [event.ping_data for event in owner.happened if isinstance(event, events.PingAckReceived)]
+    assert data == [*(number.to_bytes(8, "big") for number in range(100)), b"behind  "]

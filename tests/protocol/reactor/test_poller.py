@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
+from itertools import count
 
 import pytest
 import trio
@@ -482,3 +484,58 @@ async def test_a_system_without_epoll_gets_a_task_for_each_socket_and_the_log_sa
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert "epoll" in record.getMessage()
+
+
+class ScriptedSelector:
+    """Says that these are ready, one list for each poll."""
+
+    def __init__(self, *ready: Sequence[int]) -> None:
+        self._ready = [*ready]
+
+    def register(self, descriptor: int, events: int, /) -> None: ...
+
+    def unregister(self, descriptor: int, /) -> None: ...
+
+    def poll(self, timeout: float, most: int, /) -> Events:
+        return [(each, poller.READABLE) for each in self._ready.pop(0)] if self._ready else []
+
+    def close(self) -> None: ...
+
+
+class Numbered:
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def fileno(self) -> int:
+        return self._number
+
+
+def test_who_was_not_called_for_a_lack_of_time_is_called_first_by_the_next_poll(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Workers and Trio are not put off."""
+    times = count(0, 1)
+    monkeypatch.setattr(poller, "perf_counter", lambda: next(times))
+    called: list[int] = []
+    made = Poller(ScriptedSelector((1, 2, 8, 3, 9), (1,)))
+    for number in (1, 2, 3):
+        made.add(Numbered(number), partial(called.append, number), no_defect)
+    made.add(Numbered(8), partial(called.append, 8), no_defect, later=True)
+    made.watch_trio(9)
+    assert made.poll(0)
+    assert called == [1, 8]
+    for _ in range(3):
+        assert not made.poll(0)
+    assert called == [1, 8, 2, 3, 1]
+
+
+def test_a_poll_ends_when_many_sockets_were_removed() -> None:
+    """Each has a task that is to go on."""
+    numbers = range(1, 101)
+    made = Poller(ScriptedSelector(numbers[:64], numbers[64:]))
+    watched = [Numbered(number) for number in numbers]
+    for each in watched:
+        made.add(each, partial(made.remove, each), no_defect)
+    made.add(Numbered(200), lambda: None, no_defect)
+    made.poll(0)
+    assert len(made.watched) == 37
