@@ -24,11 +24,9 @@ _Callbacks: TypeAlias = tuple[Callable[[], None], Callable[[Exception], None]]
 
 READABLE = 1  # EPOLLIN, which `select` has on Linux only
 _MOST_AT_ONCE = 64  # sockets of one poll
-# After so many polls, or so much time, workers and Trio have their turn, whatever clients send; and when so many
-# sockets were removed, each of which has a task to go on.
+# After so many polls, or so much time, workers and Trio have their turn, whatever clients send.
 _MOST_POLLS = 32
 _MOST_SECONDS = 0.002
-_MOST_REMOVED = 32
 
 
 class Watched(Protocol):
@@ -143,9 +141,9 @@ class Poller:
         ready, self._ready = self._ready, []
         if not ready:
             ready = self.busy.wait(timeout, _MOST_AT_ONCE) if timeout else self._selector.poll(0, _MOST_AT_ONCE)
-        end, least = perf_counter() + _MOST_SECONDS, len(calls) - _MOST_REMOVED
+        end = perf_counter() + _MOST_SECONDS
+        later: list[int] = []
         for _ in range(_MOST_POLLS):
-            later: list[int] = []
             count = 0
             self.burst = self._bursts
             for number, (descriptor, _) in enumerate(ready, 1):
@@ -163,12 +161,12 @@ class Poller:
                 else:  # also where its owner has removed it since another was called
                     later.append(descriptor)
             has_called = has_called or count > 0
-            if count in (0, len(calls)) or len(calls) <= least or perf_counter() >= end:
+            if count in (0, len(calls)) or perf_counter() >= end:
                 break
             # What has come while others were read can share their batch.
             ready = self._selector.poll(0, _MOST_AT_ONCE)
         is_for_trio = False
-        for descriptor in later:
+        for descriptor in dict.fromkeys(later):
             if (called := later_calls.get(descriptor)) is not None:
                 has_called = True
                 try:

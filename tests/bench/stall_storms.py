@@ -60,7 +60,7 @@ def closing(target: Target) -> None:
 
 def closing_grpc(target: Target) -> None:
     """As `closing`, over gRPC: each has had one answer."""
-    calls = _calls(1, "probe")
+    calls = _calls(1, "large")
     with _connections(target.ports[1], CALLS) as opened:
         for each in opened:
             each.sendall(calls)

@@ -527,15 +527,3 @@ def test_who_was_not_called_for_a_lack_of_time_is_called_first_by_the_next_poll(
     for _ in range(3):
         assert not made.poll(0)
     assert called == [1, 8, 2, 3, 1]
-
-
-def test_a_poll_ends_when_many_sockets_were_removed() -> None:
-    """Each has a task that is to go on."""
-    numbers = range(1, 101)
-    made = Poller(ScriptedSelector(numbers[:64], numbers[64:]))
-    watched = [Numbered(number) for number in numbers]
-    for each in watched:
-        made.add(each, partial(made.remove, each), no_defect)
-    made.add(Numbered(200), lambda: None, no_defect)
-    made.poll(0)
-    assert len(made.watched) == 37
