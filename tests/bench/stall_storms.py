@@ -134,10 +134,9 @@ def grpc_index(target: Target) -> None:
 
 
 def trace_settings(target: Target) -> None:
-    """Changed and changed back 100 times."""
-    for _ in range(100):
-        for level in ("TIMESTAMPS", "OFF"):
-            target.post("/v2/trace/setting", json.dumps({"trace_level": [level]}).encode())
+    """Changed 200 times."""
+    for number in range(200):
+        target.post("/v2/trace/setting", json.dumps({"trace_rate": str(1000 + number % 2)}).encode())
 
 
 def log_settings(target: Target) -> None:
@@ -147,7 +146,7 @@ def log_settings(target: Target) -> None:
 
 
 def shared_memory(target: Target) -> None:
-    """A region of a gigabyte that has pages is registered, used by a request, and unregistered."""
+    """A region of a gigabyte is registered and unregistered."""
     file = Path("/dev/shm") / f"trioton-stalls-{os.getpid()}"
     with file.open("wb") as region:
         region.truncate(REGION_BYTES)
