@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -64,9 +63,6 @@ from trioton.settings import Address, Settings
 from trioton.start_checks import StartError, check_loads, check_repositories, check_vertex_ai
 from trioton.start_files import StartFiles
 from trioton.tables import model_table
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "Address",

@@ -219,6 +219,7 @@ class LinkServer:
             if refusal is not None:
                 self._refuse(number, refusal)
             elif is_limited:  # which the edge does not know yet
+                self._check_new(number)
                 self._submit(Received(number, 0, request, key, size, None))
             else:
                 linked = pending[number] = LinkedRequest(number, ready)
@@ -236,13 +237,14 @@ class LinkServer:
             received.request.charge = LinkCharge(account)
         self._submit(received)
 
-    def _submit(self, received: Received) -> None:
-        """Give a request to the core, once its key is charged; with a trace, if it is its turn."""
+    def _submit(self, received: Received, *, is_known: bool = False) -> None:
+        """Give a request to the core, once its key is charged; with a trace, if it is its turn. If it `is_known` how
+        many places its key has here, it is refused where there is none."""
         number, flags, request, _, size, trace = received
         charge = request.charge
         limited = charge if isinstance(charge, LinkCharge) and charge.is_limited else None
         if limited is not None:
-            if not limited.account.is_known(request.model_name):
+            if not (is_known or limited.account.is_known(request.model_name)):
                 scope = self._calls.scopes[number] = trio.CancelScope()
                 self._tasks.start_soon(self._submit_when_known, scope, limited, received)
                 return
@@ -269,8 +271,8 @@ class LinkServer:
                 await charge.account.wait_known(received.request.model_name, is_early=True)
         finally:
             del self._calls.scopes[received.number]
-        if not scope.cancelled_caught:
-            self._submit(received)
+        if not scope.cancel_called:  # also not in the turn in which it came to be known
+            self._submit(received, is_known=True)
             self._arrived.wake()
 
     def _account(self, key: str) -> tuple[Account | None, ServerError | None]:

@@ -103,8 +103,7 @@ async def agreed_protocol(stream: trio.SSLStream[trio.SocketStream]) -> str | No
         return None
     finally:
         stream.transport_stream = transport
-        # A method of the stream's own, which would leave it, and OpenSSL's state, to the garbage collector.
-        stream._handshook._afn = _no_handshake  # type: ignore[assignment]
+        _forget_handshake(stream)
     return stream.selected_alpn_protocol() or ""
 
 
@@ -125,12 +124,13 @@ class _PacedTransport:
 
 
 async def _send_alert(stream: trio.SSLStream[trio.SocketStream]) -> None:
-    """Send the alert that OpenSSL has made for a failed handshake; Trio leaves it where it is.
+    """Send the alert that OpenSSL has made for a failed handshake; Trio leaves it where it is, if it shows that.
 
     What the peer has still sent is read for a moment and dropped: the kernel would else reset the connection, and the
     peer lose the alert.
     """
-    alert = stream._outgoing.read()
+    outgoing = getattr(stream, "_outgoing", None)
+    alert = b"" if outgoing is None else outgoing.read()
     if not alert:
         return
     transport = stream.transport_stream
@@ -139,6 +139,13 @@ async def _send_alert(stream: trio.SSLStream[trio.SocketStream]) -> None:
         await transport.send_eof()
         while await transport.receive_some(_CHUNK):
             pass
+
+
+def _forget_handshake(stream: trio.SSLStream[trio.SocketStream]) -> None:
+    """The stream keeps a method of its own for it, which would leave it, and OpenSSL's state, to the garbage collector.
+    Where Trio has none of that name, it does."""
+    with suppress(AttributeError):
+        stream._handshook._afn = _no_handshake  # type: ignore[assignment]
 
 
 async def _no_handshake() -> None:

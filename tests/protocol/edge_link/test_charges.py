@@ -344,3 +344,48 @@ async def test_places_that_other_servers_have_a_part_of() -> None:
             claims = meters.leases.collect(now, is_regular=True)
             meters.leases.adopt(claims, [Grant(1, 0, 0, is_wanted_elsewhere=False) for _ in claims], now)
         assert len(core.submitted) == 1
+
+
+async def test_places_that_others_have_and_do_not_use_are_waited_for_once() -> None:
+    """As without a link: who has waited for as long as the leases say is refused."""
+    core, keys = ScriptedCore(), Keys(ring(*NAMES))
+    keys.ledger.shared = meters = SharedMeters()
+    meters.leases.patience_seconds = 0.0
+    async with edge(core, keys) as one, trio.open_nursery() as nursery:
+        nursery.start_soon(one.refused, "one")
+        await settled()
+        grant(meters, Grant(0, 1, 0, is_wanted_elsewhere=False))
+        await settled()
+        assert one.link.server.in_flight == 0
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_who_leaves_as_a_place_comes_is_not_run(is_stream: bool) -> None:
+    """A stream would wait for its client's credit for ever, and keep the place."""
+    core, keys = ScriptedCore(), Keys(ring(*NAMES))
+    keys.ledger.shared = meters = SharedMeters()
+    async with edge(core, keys) as one, trio.open_nursery() as nursery:
+        made = request(one.account("one").admit("m", 8))
+        if is_stream:
+            nursery.start_soon(one.link.core.infer_stream, made, nobody)
+        else:
+            nursery.start_soon(one.link.core.infer, made)
+        await settled()
+        grant(meters, Grant(1, 0, 0, is_wanted_elsewhere=False))
+        for scope in one.link.server._calls.scopes.values():  # as its client's leaving is read in the same turn
+            scope.cancel()
+        await settled()
+        assert (core.submitted, one.link.server.in_flight) == ([], 0)
+        nursery.cancel_scope.cancel()
+
+
+async def nobody(response: InferenceResponse) -> None:
+    raise AssertionError("nothing was to be answered")
+
+
+def grant(meters: SharedMeters, granted: Grant) -> None:
+    """The store's answer for all that is in use."""
+    now = trio.current_time()
+    claims = meters.leases.collect(now, is_regular=True)
+    meters.leases.adopt(claims, [granted for _ in claims], now)
