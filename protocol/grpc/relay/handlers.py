@@ -92,7 +92,7 @@ class Relay:
             raise GRPCError(
                 Status(int(status)), decode_grpc_message((_value(call.trailers, b"grpc-message") or b"").decode())
             )
-        if not has_answered:
+        if not has_answered or not status:
             raise Unavailable(_LOST)
 
     async def _relay(self, stream: Stream, message: memoryview | None) -> None:
