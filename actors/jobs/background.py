@@ -202,7 +202,9 @@ class BackgroundRequests:
             if self._core.watch_batches(name, lane.watcher):
                 lane.forget()
             load = self._core.load_of(name)
-            if not self._submit(lane, lane.joining.alone(load, len(lane.running), now), now):
+            most = lane.joining.alone(load, len(lane.running), now)
+            # One that serves no more refuses them, which costs nobody time.
+            if not self._submit(lane, most, now, heeds_others=load.capacity > 0):
                 return
             self._is_starting = True
             try:
@@ -210,11 +212,11 @@ class BackgroundRequests:
             finally:
                 self._is_starting = False
 
-    def _submit(self, lane: _Lane, most: int, now: float) -> int:
+    def _submit(self, lane: _Lane, most: int, now: float, *, heeds_others: bool = True) -> int:
         """Returns how many were submitted."""
         most = min(most, len(lane.waiting))
         others: list[Joining] = []
-        if most and self._pace.is_live(now):
+        if most and heeds_others and self._pace.is_live(now):
             others = [other.joining for other in self._lanes.values() if other is not lane]
             most = self._as_others_can_wait(lane, most, now)
         count = min(max(most, lane.joining.overdue(now)), len(lane.waiting))

@@ -173,8 +173,7 @@ class JobRunner:
         """As many as the models should have, twice, with those that are held."""
         if not self._may_claim:
             return
-        held = Counter(claim.model for claim in self._held)
-        room = {model: self._wanted(model, lane) - held[model] for model, lane in self._lanes.items()}
+        room = self._room()
         self._may_claim, self._is_claiming = False, True
         try:
             with trio.CancelScope(shield=True):  # else items could be claimed that nobody runs
@@ -193,6 +192,11 @@ class JobRunner:
         self._may_claim = self._may_claim or bool(claims)
         for job_id in {claim.job_id for claim in claims}:
             self._followers.tell(job_id)
+
+    def _room(self) -> dict[str, int]:
+        """How many more of each model should be claimed."""
+        held = Counter(claim.model for claim in self._held)
+        return {model: self._wanted(model, lane) - held[model] for model, lane in self._lanes.items()}
 
     def _wanted(self, model: str, lane: Lane) -> int:
         if self._now() < lane.not_before:
@@ -253,6 +257,8 @@ class JobRunner:
             return PAUSE_SECONDS
         if self._may_claim and not self._held:
             return 0.0
+        if self._may_claim and any(room > 0 for room in self._room().values()):  # of another model than what is held
+            return PAUSE_SECONDS
         return max(self._next_tick - trio.current_time(), 0.0)
 
     def _may_have_room(self, claim: Claim) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from actors.core.server_core import ControlMode, CoreSettings, ServerCore
 from actors.jobs.background import BackgroundRequests
 from actors.jobs.joining import MOST_WAIT_SECONDS
 from actors.jobs.live_times import ENOUGH
-from actors.jobs.pace import ROW_SECONDS, SHARE
+from actors.jobs.pace import ROW_SECONDS, SHARE, WHILE_SECONDS
 from actors.mail.reply_slot import ReplySlot
 from backends.registry import BackendRegistry
 from protocol.errors import ServerError
@@ -173,6 +174,22 @@ async def test_those_of_a_model_that_is_unloaded_are_answered(tmp_path: Path, au
         await it.core.unload_model("m")
         await trio.sleep(10)
         assert len(it.failed) == 3
+
+
+async def test_those_of_a_model_that_is_unloaded_are_answered_beside_live_requests_to_another(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with served(tmp_path, fake_backend()) as it:
+        await trio.sleep_until(math.ceil(trio.current_time() / WHILE_SECONDS) * WHILE_SECONDS + 0.001)
+        for number in range(200):  # while no rows go at all
+            it.background._pace.note_live(trio.current_time())
+            await trio.sleep(0.001)
+            if number == 50:
+                await it.ask_many(20)
+            if number == 100:
+                assert not it.answered
+                await it.core.unload_model("m")
+        assert len(it.failed) == 20
 
 
 async def test_live_requests_without_a_pause_do_not_keep_them_for_ever(

@@ -90,6 +90,21 @@ async def test_items_of_many_jobs_share_batches(tmp_path: Path, autojump_clock: 
         assert max(map(len, it.backend.batches)) == 4
 
 
+async def test_a_model_that_is_full_does_not_keep_another_from_its_items(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with server(tmp_path, fake_backend(seconds=100)) as it:
+        add_model(tmp_path / "models", "n")
+        await it.core.load_model("n")
+        await it.add(*["a"] * 30)
+        await trio.sleep(0.1)
+        items = [NewItem("n", encode_request(InferenceRequest("n", [tensor(1)], id=id))) for id in "abcd"]
+        now = it.jobs.now()
+        job, _ = await it.jobs.add(NewJob(new_job_id(now), "ann", items, now + 1000, model="n"))
+        await trio.sleep(0.2)
+        assert (await it.jobs.find("ann", job.id)).counts == Counts(running=4)
+
+
 async def test_others_see_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with server(tmp_path, fake_backend()) as it:
         job = await it.add("a")
