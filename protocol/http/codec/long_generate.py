@@ -16,7 +16,7 @@ from protocol.datatypes import BY_PROTOCOL_NAME
 from protocol.http.codec.generate import READER, encode_generate_response, request_of, value_of_tensor
 from protocol.http.codec.long_answer import LONG_ABOVE, Pieces, written_in_pieces
 from protocol.http.codec.long_arrays import find_long_arrays
-from protocol.http.codec.long_json import LONGEST_REST, Rest, WholeOnly, read_arrays, read_rest
+from protocol.http.codec.long_json import WholeOnly, read_arrays, read_rest, short_rest
 from protocol.http.codec.packed_data import PackedData
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse, Tensor
 from protocol.sync.sliced import Sliced
@@ -32,8 +32,8 @@ def decode_long_generate(
     its JSON is of an unusual kind."""
     text = memoryview(body)
     arrays = yield from find_long_arrays(text, _KEY)
-    rest = Rest(text, arrays)
-    if not arrays or len(rest.text) > LONGEST_REST:
+    rest = short_rest(text, arrays) if arrays else None
+    if rest is None:
         return None
     members, refused = read_rest(rest, READER)
     inputs = {tensor.name: tensor for tensor in metadata.inputs}

@@ -16,12 +16,12 @@ from protocol.http.codec.json_values import count_values
 from protocol.http.codec.long_arrays import LongArray, find_long_arrays
 from protocol.http.codec.long_json import (
     FOLLOWING,
-    LONGEST_REST,
     Rest,
     WholeOnly,
     has_words,
     read_arrays,
     read_rest,
+    short_rest,
 )
 from protocol.http.codec.packed_data import PackedData
 from protocol.http.errors import BodyTooLarge
@@ -47,11 +47,12 @@ def decode_long_request(
     arrays = yield from find_long_arrays(text, DATA)
     if not arrays:
         yield from _refuse_early(text)
-    if not arrays or len(text) - sum(array.end - array.start for array in arrays) > LONGEST_REST:
+    rest = short_rest(text, arrays) if arrays else None
+    if rest is None:
         yield from _refuse_many_values(text, arrays)
         return None
     try:
-        message = yield from _read(text, arrays, Rest(text, arrays))
+        message = yield from _read(text, arrays, rest)
     except WholeOnly:
         return None
     return request_of(

@@ -14,7 +14,7 @@ from protocol.http.codec.infer import DecodedRequest
 from protocol.http.codec.jobs import LIST_READER, MAX_ITEMS, JobList, ListedRequest, read_listed_request
 from protocol.http.codec.long_arrays import LongArray, find_long_arrays
 from protocol.http.codec.long_infer import DATA, decode_long_request
-from protocol.http.codec.long_json import LONGEST_REST, Rest
+from protocol.http.codec.long_json import short_rest
 from protocol.messages import Buffer
 from protocol.sync.sliced import Sliced
 
@@ -26,8 +26,8 @@ def split_long_list(body: Buffer) -> Sliced[JobList | None]:
     """As `read_job_list`."""
     text = memoryview(body)
     arrays = yield from find_long_arrays(text, _REQUESTS)
-    rest = Rest(text, arrays)
-    if len(arrays) != 1 or len(rest.text) > LONGEST_REST:
+    rest = short_rest(text, arrays) if len(arrays) == 1 else None
+    if rest is None:
         return None
     try:
         listed = LIST_READER.read(rest.text)
@@ -62,8 +62,8 @@ def _split(text: memoryview, array: LongArray) -> Sliced[list[msgspec.Raw] | Non
 def read_long_listed(request: msgspec.Raw, max_input_size: int) -> Sliced[tuple[ListedRequest, DecodedRequest] | None]:
     """One of a list, as `read_listed_request` and `decode_infer_request` read it. Raises as they do."""
     text = memoryview(request)
-    rest = Rest(text, (yield from find_long_arrays(text, DATA)))
-    if len(rest.text) > LONGEST_REST:
+    rest = short_rest(text, (yield from find_long_arrays(text, DATA)))
+    if rest is None:
         return None
     named = read_listed_request(rest.text)
     work = decode_long_request(

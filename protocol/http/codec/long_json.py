@@ -81,6 +81,12 @@ class Rest:
         return data[1] if type(data) is list and len(data) == 2 and data[0] == self.mark else None
 
 
+def short_rest(text: memoryview, arrays: Sequence[Span]) -> Rest | None:
+    """None where it would be too long to be made and read in one go."""
+    is_short = len(text) - sum(array.end - array.start for array in arrays) <= LONGEST_REST
+    return Rest(text, arrays) if is_short else None
+
+
 def read_rest(rest: Rest, reader: JsonReader[T]) -> tuple[T, None] | tuple[None, InvalidArgument]:
     """What is left of the text; where that is wrong, why: a mistake in an array before it is to be told instead."""
     try:

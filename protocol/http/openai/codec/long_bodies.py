@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from protocol.errors import InvalidArgument
-from protocol.http.codec.long_json import LONGEST_REST, Rest
+from protocol.http.codec.long_json import Rest, short_rest
 from protocol.http.codec.long_texts import find_long_texts
 from protocol.http.openai.codec.images import LongText
 from protocol.http.openai.codec.reading import BodyReader
@@ -30,8 +30,8 @@ _NODES = 1 << 9
 def read_long_body(body: Buffer, reader: BodyReader[T], places: PicturePlaces[T], *, strict: bool) -> Sliced[T | None]:
     text = memoryview(body)
     texts = yield from find_long_texts(text)
-    rest = Rest(text, texts)
-    if not texts or len(rest.text) > LONGEST_REST:
+    rest = short_rest(text, texts) if texts else None
+    if rest is None:
         return None
     try:
         request = reader.read(rest.text, strict=strict)
