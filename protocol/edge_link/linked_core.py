@@ -19,55 +19,22 @@ import trio
 from protocol.access.key_table import KeyTable
 from protocol.core import ReplyChannel, Respond
 from protocol.edge_link.asked import Asked, LinkedSubmission, PendingCall, PendingStream
-from protocol.edge_link.charges import decode_left
-from protocol.edge_link.edge_traces import EdgeTrace
 from protocol.edge_link.errors import NotLinked
 from protocol.edge_link.facts import ModelFacts
-from protocol.edge_link.frames import MOST_BYTES, BrokenFrame, Frame, FrameReader, take_records
+from protocol.edge_link.frames import MOST_BYTES, BrokenFrame, Frame, FrameReader
 from protocol.edge_link.generation import SeenGeneration
 from protocol.edge_link.linked_operations import LinkedOperations
-from protocol.edge_link.operations import ADMIT, CALLS, KEY_TABLE, QUERIES, decode_result, encode_operation
+from protocol.edge_link.operations import ADMIT, KEY_TABLE, QUERIES, encode_operation
 from protocol.edge_link.queries import Queries
-from protocol.edge_link.records import (
-    ANSWER,
-    ANSWERS,
-    END,
-    ERROR,
-    EVENTS,
-    FINAL,
-    FULL_FRAME,
-    HELLO,
-    INLINE,
-    LEFT,
-    RELEASE,
-    RETURN,
-    STAMPS,
-    STREAM,
-    TEMPLATE,
-    TRACED,
-    UNSENT,
-    USED,
-)
+from protocol.edge_link.records import FULL_FRAME, HELLO, STAMPS, STREAM, UNSENT, USED
+from protocol.edge_link.replies import ReplyReader
 from protocol.edge_link.requests import RequestWriter, can_cross
 from protocol.edge_link.segments import ReadSegment, WrittenSegment
-from protocol.edge_link.templates import ReceivedTemplates
-from protocol.edge_link.texts import (
-    Hello,
-    ResponseExtras,
-    StampsText,
-    TraceText,
-    UnsentTraceText,
-    UsedText,
-    decode_error,
-    decode_text,
-    replay,
-)
+from protocol.edge_link.texts import Hello, StampsText, TraceText, UnsentTraceText, UsedText, decode_text
 from protocol.edge_link.wire import Wire
-from protocol.errors import QuotaExceeded, ServerError, Unavailable
+from protocol.errors import ServerError, Unavailable
 from protocol.failures import CallbackFailures
-from protocol.log.access_record import AccessRecord
-from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse, Tensor
-from protocol.quotas.told import ToldCharge
+from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
 from protocol.reactor.drivers import the_poller
 from protocol.sync.wakeup import Wakeup
 
@@ -94,19 +61,6 @@ class LinkedCore(LinkedOperations):
             stall_seconds=_STALL_SECONDS,
             failures=self._failures,
         )
-        self._handlers = {
-            TEMPLATE: self._template,
-            ANSWERS: self._take_answers,
-            ANSWER: self._take_answer,
-            EVENTS: self._take_events,
-            TRACED: self._take_traced,
-            LEFT: self._take_left,
-            ERROR: self._take_error,
-            END: self._take_end,
-            RETURN: self._take_return,
-            RELEASE: self._take_release,
-        }
-        self._templates = ReceivedTemplates()
         self._pending: dict[int, Asked] = {}
         self._last_number = 0
         self._arrived = Wakeup()
@@ -135,7 +89,7 @@ class LinkedCore(LinkedOperations):
         queries = socket.socket(fileno=descriptors[2])
         try:
             self._outputs = ReadSegment(descriptors[1], hello.output_bytes, self._view_ended)
-            self._half_of_outputs = hello.output_bytes // 2
+            self._replies = ReplyReader(self._pending, self._outputs, hello.output_bytes // 2, self)
             inputs = WrittenSegment(descriptors[0], hello.input_bytes)
             self._requests = RequestWriter(inputs)
             self._seen = seen = SeenGeneration(descriptors[3]) if hello.has_generation else None
@@ -257,7 +211,7 @@ class LinkedCore(LinkedOperations):
         try:
             while (response := await stream.next()) is not None:
                 await respond(response)
-                self._credit(number, stream, response)
+                self.credit(number, stream, response)
         finally:
             self.abandon(number)
         assert stream.outcome is not None
@@ -265,143 +219,24 @@ class LinkedCore(LinkedOperations):
             raise stream.outcome
         return stream.outcome
 
-    def _credit(self, number: int, stream: PendingStream, response: InferenceResponse) -> None:
-        """A response was passed on; the core is told of several at a time."""
+    def credit(self, number: int, stream: PendingStream, response: InferenceResponse) -> None:
+        """Implements `replies.TellsCore`: the core is told of several at a time."""
         if stream.note_passed(response) and number in self._pending and self._is_up:
             self._requests.write_credit(number, *stream.take_passed())
             self._send_soon()
+
+    def release(self, place: int) -> None:
+        """Implements `replies.TellsCore`."""
+        self._requests.segment.give(place)
 
     def cancel(self, name: str, request_id: str, version: int = LATEST_VERSION) -> int:
         self.flush()
         return int(self._query("cancel", name, request_id, version))
 
-    # What the core says. All of it is valid, or BrokenFrame.
+    # Tasks, and the end
 
     def _take(self, frame: Frame) -> None:
-        take_records(frame, self._handlers)
-
-    def _template(self, frame: Frame) -> None:
-        self._templates.receive(frame)
-
-    def _take_answers(self, frame: Frame) -> None:
-        number, count = frame.take(2)
-        template = self._templates[number]
-        size = template.size
-        numbers = frame.take(count)
-        data = frame.take_data(count * size)
-        if not template.is_fixed:
-            raise BrokenFrame("its template of plain answers has sizes that vary")
-        pending, places = self._pending, template.tensors
-        start = 0
-        for number in numbers:
-            found = pending.get(number)
-            if type(found) is LinkedSubmission:
-                del pending[number]
-                outputs = []
-                for name, datatype, shape, begin, end in places:
-                    outputs.append(Tensor(name, datatype, shape, data[start + begin : start + end]))
-                own_id = found.request.id
-                found.reply_to.send_nowait(
-                    InferenceResponse(template.model_name, template.model_version, outputs, own_id)
-                )
-            elif found is not None:
-                raise BrokenFrame(f"it answers {number}, which is no plain request")
-            start += size
-
-    def _take_answer(self, frame: Frame) -> None:
-        template_number, number, flags, extras_size, place, size = frame.take(6)
-        template = self._templates[template_number]
-        sizes = frame.take(template.count_varying)
-        text = frame.take_text(extras_size)
-        if place == INLINE:
-            data = frame.take_data(size)
-        else:
-            data = self._outputs.lend(place, size)
-            if self._outputs.lent_bytes > self._half_of_outputs:  # a client that reads slowly must not hold it
-                data = memoryview(bytes(data))
-        found = self._pending.get(number)
-        outputs = template.views(data, sizes)
-        if found is None:  # given up
-            return
-        response = InferenceResponse(
-            template.model_name,
-            template.model_version,
-            outputs,
-            found.request.id,
-            is_final=bool(flags & FINAL),
-        )
-        if extras_size:
-            extras = decode_text(text, ResponseExtras)
-            response.id, response.parameters = extras.id, extras.parameters
-        if isinstance(found, PendingStream) and flags & STREAM:
-            if found.take(response):
-                self._credit(number, found, response)
-        elif isinstance(found, LinkedSubmission) and not flags & STREAM:
-            del self._pending[number]
-            found.reply_to.send_nowait(response)
-        else:
-            raise BrokenFrame(f"it answers {number}, which asked for something else")
-
-    def _take_events(self, frame: Frame) -> None:
-        number, size = frame.take(2)
-        text = frame.take_text(size)
-        found = self._pending.get(number)
-        record = None if found is None else found.request.trace
-        if isinstance(record, AccessRecord):
-            own, record.trace = record.trace, None  # in which the core itself records
-            try:
-                replay(text, record)
-            finally:
-                record.trace = own
-
-    def _take_traced(self, frame: Frame) -> None:
-        (number,) = frame.take(1)
-        found = self._pending.get(number)
-        trace = None if found is None else found.request.trace
-        if isinstance(trace, AccessRecord):
-            trace = trace.trace
-        if isinstance(trace, EdgeTrace):
-            trace.is_taken = True
-        else:  # its client has left
-            self.tell_stamps(number, [])
-
-    def _take_left(self, frame: Frame) -> None:
-        number, size = frame.take(2)
-        text = frame.take_text(size)
-        found = self._pending.get(number)
-        if found is not None and (charge := found.request.charge) is not None:
-            charge.held = decode_left(text, charge.account.now())
-
-    def _take_error(self, frame: Frame) -> None:
-        number, size = frame.take(2)
-        error = decode_error(frame.take_text(size))
-        if (found := self._pending.pop(number, None)) is not None:
-            if isinstance(error, QuotaExceeded) and isinstance(found.request.charge, ToldCharge):
-                found.request.charge.refuse(error)
-            found.fail(error)
-
-    def _take_end(self, frame: Frame) -> None:
-        number, is_final = frame.take(2)
-        found = self._pending.pop(number, None)
-        if isinstance(found, PendingStream):
-            found.end(bool(is_final))
-        elif found is not None:
-            raise BrokenFrame(f"it ends {number}, which is no stream")
-
-    def _take_return(self, frame: Frame) -> None:
-        number, size = frame.take(2)
-        text = frame.take_text(size)
-        found = self._pending.pop(number, None)
-        if isinstance(found, PendingCall):
-            found.send_nowait(decode_result(text, CALLS[found.name]))
-        elif found is not None:
-            raise BrokenFrame(f"it answers {number}, which is no call")
-
-    def _take_release(self, frame: Frame) -> None:
-        (place,) = frame.take(1)
-        self._requests.segment.give(place)
-
-    # Tasks, and the end
+        self._replies.take(frame)
 
     def _send_soon(self) -> None:
         burst = self._poller.burst
@@ -430,8 +265,9 @@ class LinkedCore(LinkedOperations):
 
     def _end_all(self) -> None:
         """Nothing is answered any more."""
-        pending, self._pending = self._pending, {}
-        for each in pending.values():
+        pending = list(self._pending.values())
+        self._pending.clear()
+        for each in pending:
             with self._failures.noted("edge link", "what waits for an answer could not be ended"):
                 each.fail(_gone())
 
