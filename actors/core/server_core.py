@@ -6,7 +6,7 @@ server takes requests, and asks others what models say of themselves (`descripti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +80,9 @@ class ServerCore:
         self._fed: list[Servable] = []  # that have been submitted what `flush` is for
         # Called with the name of each of them, and may submit more. It must not raise.
         self.before_flush: Callable[[str], None] | None = None
-        # Called whenever what edges may keep of the models, as their metadata, may have changed. It must not raise.
-        self.models_changed: Callable[[], None] = _nobody_is_told
+        # Called whenever what edges may keep of models, as their metadata, may have changed, with the names by which
+        # those are asked for; None are all. It must not raise.
+        self.models_changed: Callable[[Collection[str] | None], None] = _nobody_is_told
         self._accepted: dict[tuple[str, int], int] = {}  # requests that clients wait for, by model and version
         self.custom_metrics = custom_metrics if custom_metrics is not None else CustomMetrics()
         self._registry = registry
@@ -118,13 +119,13 @@ class ServerCore:
             resources=resources,
         )
         self._manager = manager
-        manager.table.changed = self._models_changed
+        manager.table.changed = self._model_changed
         try:
             await manager.run(self._stop, task_status=task_status)
         finally:
             self._is_unready = self._is_stopping = self._refuses = True
             self._manager = None
-            self.models_changed()
+            self.models_changed(None)
             await resources.close()
 
     def turn_unready(self) -> None:
@@ -136,11 +137,11 @@ class ServerCore:
         `finishes_sequences` open sequences go on to their end, for which `is_answered` has to be asked."""
         self._is_unready = self._is_stopping = self._refuses = True
         self._finishes_sequences = finishes_sequences
-        self.models_changed()
+        self.models_changed(None)
         self._stop_if_done()
 
-    def _models_changed(self) -> None:
-        self.models_changed()
+    def _model_changed(self, identifier: str) -> None:
+        self.models_changed(None if self._manager is None else self._manager.affected_by(identifier))
 
     def is_answered(self) -> bool:
         """Whether everything that was accepted before `stop` is answered. A sequence that times out sends no event, so
@@ -493,5 +494,5 @@ class ServerCore:
             raise self._not_running()
 
 
-def _nobody_is_told() -> None:
+def _nobody_is_told(names: Collection[str] | None) -> None:
     pass

@@ -80,7 +80,7 @@ class ModelControl:
             entry = self._table.entry(name)
             if not entry.versions and not entry.failure:
                 entry.note_failure(with_reason(error))
-                self._table.changed()
+                self._table.changed(entry.name)
                 logger.error("%s", error)
 
     async def load(
@@ -123,7 +123,7 @@ class ModelControl:
             self._table.load_failures[error.kind] += 1
             if name in self._table.entries:  # a name that was never heard of leaves nothing behind
                 self._table.entries[name].note_failure(with_reason(error))
-                self._table.changed()
+                self._table.changed(name)
             raise
         entry = self._table.entry(directory.identifier)
         entry.is_passing = False
@@ -260,7 +260,7 @@ class ModelControl:
                 if version.model is not None:
                     version.model.is_evicted, version.reason = True, EVICTED
                     entry.evicted[version.version] = version.model
-            self._life_cycle.retire(versions)
+            self._life_cycle.retire(entry.name, versions)
         for version in versions:
             await version.ended.wait()
 
@@ -279,10 +279,10 @@ class ModelControl:
             versions = list(entry.versions.values())
             if entry.evicted:
                 entry.evicted.clear()
-                self._table.changed()
+                self._table.changed(entry.name)
                 for version in versions:
                     version.reason = UNLOADED
-            self._life_cycle.retire(versions)
+            self._life_cycle.retire(entry.name, versions)
         if unload_dependents and composing:
             self._tasks.start_soon(self._unload_composing, versions, composing)
 

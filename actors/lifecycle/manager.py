@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -182,6 +182,11 @@ class ModelManager:
                 yield
             finally:
                 self._load_limit.total_tokens -= 1
+
+    def affected_by(self, identifier: str) -> Collection[str] | None:
+        """The names of all models of which something else may be true since this one has changed; None are all models.
+        An ensemble has labels, and where its tensors may lie, from its composing models."""
+        return None if self._dependencies.is_needed(identifier) else {identifier, self.table.split(identifier)[1]}
 
     def open_sequences(self) -> dict[tuple[str, int], int]:
         """Open sequences by model and version; only of models that have any."""

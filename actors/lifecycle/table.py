@@ -173,7 +173,7 @@ class ModelEntry:
         return version.reason
 
 
-def _nobody_is_told() -> None:
+def _nobody_is_told(identifier: str) -> None:
     pass
 
 
@@ -188,7 +188,7 @@ class ModelTable:
     """Models by identifier. Look-ups raise the error for the client (reference: HTTP section "Health").
 
     With `is_namespaced` a name alone is looked up too, and good if only one model has it. Whoever changes what the
-    look-ups find calls `changed`, which tells those that keep what they have found.
+    look-ups find of a model calls `changed` with its identifier, which tells those that keep what they have found.
     """
 
     def __init__(self, *, is_namespaced: bool = False) -> None:
@@ -196,7 +196,7 @@ class ModelTable:
         # Versions that were loaded, and loads that have failed by the kind of their error.
         self.loads = 0
         self.load_failures: Counter[str] = Counter()
-        self.changed: Callable[[], None] = _nobody_is_told
+        self.changed: Callable[[str], None] = _nobody_is_told
         self._is_namespaced = is_namespaced
         # With namespaces: by name alone.
         self._named: defaultdict[str, list[ModelEntry]] = defaultdict(list)

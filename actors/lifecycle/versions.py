@@ -108,14 +108,14 @@ class ModelLifeCycle:
             raise
         self._models.start_soon(agents.attend, tuple(new.values()))
         entry.versions, entry.failure, entry.reload_failure, entry.evicted = new, "", "", {}
-        self._table.changed()
+        self._table.changed(entry.name)
         entry.loaded_from = None if isinstance(files, OverrideFiles) else source
         replaced = [version for version in old.values() if new.get(version.version) is not version]
         for version in replaced:
             if version.model is not None:
                 version.model.find_successor = lambda request: self._table.find(entry.name, request.model_version)
-        self._let_sequences_end(replaced, new)
-        self.retire(replaced)
+        self._let_sequences_end(entry.name, replaced, new)
+        self.retire(entry.name, replaced)
         self._dependencies.replaced(entry.name)
         if self._residence is not None:
             await self._residence.note_loaded(entry)
@@ -189,19 +189,19 @@ class ModelLifeCycle:
                 version.model.continue_from(before)
         if not entry.ready_versions:
             entry.versions, entry.failure = new, ""
-            self._table.changed()
+            self._table.changed(entry.name)
         failures: dict[int, ServerError] = {}
         async with trio.open_nursery() as loads:
             for version in loading:
                 loads.start_soon(self._start, entry.name, version, failures)
         reasons = {version.version: version.reason for version in loading if version.state is not ModelState.READY}
         if not reasons:
-            reasons = await self._update_instances(prepared, kept, failures)
+            reasons = await self._update_instances(entry.name, prepared, kept, failures)
         if reasons:
             failed = "".join(
                 f"version {version} is at UNAVAILABLE state: {reason};\n" for version, reason in reasons.items()
             )
-            self.retire(loading)
+            self.retire(entry.name, loading)
             if entry.ready_versions:
                 entry.reload_failure = failed.rstrip()
             for version in loading:
@@ -211,7 +211,11 @@ class ModelLifeCycle:
         return new
 
     async def _update_instances(
-        self, prepared: Iterable[Servable], kept: Mapping[int, VersionEntry], failures: dict[int, ServerError]
+        self,
+        name: str,
+        prepared: Iterable[Servable],
+        kept: Mapping[int, VersionEntry],
+        failures: dict[int, ServerError],
     ) -> dict[int, str]:
         """Update the instances of the versions that serve on; returns why that has failed."""
         for wanted in prepared:
@@ -220,7 +224,7 @@ class ModelLifeCycle:
                 continue
             try:
                 await serving.update_instances(wanted)
-                self._table.changed()
+                self._table.changed(name)
             except ServerError as error:
                 failures[wanted.version] = error
         return {version: with_reason(error) for version, error in failures.items()}
@@ -248,7 +252,7 @@ class ModelLifeCycle:
         reason = with_reason(error)
         logger.error("failed to load '%s': %s", entry.name, reason)
         entry.note_failure(reason)
-        self._table.changed()
+        self._table.changed(entry.name)
         self._table.load_failures[error.kind] += 1
         return LoadFailed(f"failed to load '{entry.name}': {reason}", may_pass=not isinstance(error, LASTING))
 
@@ -265,12 +269,12 @@ class ModelLifeCycle:
             version.state, version.reason, version.model = ModelState.UNAVAILABLE, with_reason(error), None
             failures[version.version] = error
             self._table.load_failures[error.kind] += 1
-            self._table.changed()
+            self._table.changed(name)
             logger.error("failed to load '%s' version %d: %s", name, version.version, version.reason)
         else:
             version.state, version.load_seconds = ModelState.READY, trio.current_time() - began
             self._table.loads += 1
-            self._table.changed()
+            self._table.changed(name)
 
     async def _run(self, name: str, version: VersionEntry, *, task_status: trio.TaskStatus[None]) -> None:
         """Run one model actor, from its load to its end. Once it serves, its failure does not end the server."""
@@ -282,7 +286,7 @@ class ModelLifeCycle:
                 raise
             self._failures.note("instance", error, f"model '{name}' version {version.version} has failed")
             version.state, version.model = ModelState.UNAVAILABLE, None
-            self._table.changed()
+            self._table.changed(name)
             version.reason = version.reason or with_reason(error)
 
     async def _run_to_end(self, name: str, version: VersionEntry, loaded: _Loaded) -> None:
@@ -306,7 +310,7 @@ class ModelLifeCycle:
             if version.files is not None:
                 await release(version.files)
         version.state, version.model = ModelState.UNAVAILABLE, None
-        self._table.changed()
+        self._table.changed(name)
         version.reason = version.reason or UNLOADED
         logger.info("successfully unloaded '%s' version %d", name, version.version)
         entry = self._table.entries.get(name)
@@ -314,7 +318,7 @@ class ModelLifeCycle:
             self._residence.note_gone(entry)
         self._freed_memory.note_unloaded(age)
 
-    def _let_sequences_end(self, replaced: Iterable[VersionEntry], new: Mapping[int, VersionEntry]) -> None:
+    def _let_sequences_end(self, name: str, replaced: Iterable[VersionEntry], new: Mapping[int, VersionEntry]) -> None:
         """Keep a version for its open sequences, whose requests arrive at the version that replaced it."""
         for version in replaced:
             model = version.model
@@ -328,16 +332,16 @@ class ModelLifeCycle:
                 version.leaving.set()
                 model.drain(lets_sequences_end=True)
                 self._lingering.add(version)
-                self._table.changed()
+                self._table.changed(name)
 
-    def retire(self, versions: Iterable[VersionEntry]) -> None:
-        """Have versions drain and unload; they end in `_run`."""
+    def retire(self, name: str, versions: Iterable[VersionEntry]) -> None:
+        """Have versions of a model drain and unload; they end in `_run`."""
         for version in versions:
             if version.state is ModelState.READY and version.model is not None:
                 version.state = ModelState.UNLOADING
                 version.leaving.set()
                 version.model.drain()
-                self._table.changed()
+                self._table.changed(name)
 
     async def retire_all(self) -> None:
         """Drain everything at the end of the server, each ensemble before the models that its requests still need."""
@@ -349,6 +353,6 @@ class ModelLifeCycle:
             free = [entry for entry in waiting if not self._dependencies.is_needed(entry.name)]
             draining = self._dependencies.draining()
             for entry in free if free or draining else waiting:
-                self.retire(entry.versions.values())
+                self.retire(entry.name, entry.versions.values())
             for version in self._dependencies.draining():
                 await version.ended.wait()

@@ -11,6 +11,7 @@ import trio
 from protocol.core import InferenceCore
 from protocol.edge_link.errors import NotLinked
 from protocol.edge_link.frames import BrokenFrame
+from protocol.edge_link.generation import ModelCounts
 from protocol.edge_link.operations import (
     MODEL_FACTS,
     QUERIES,
@@ -61,22 +62,20 @@ class ModelFacts:
             return
         asking = self._asking[key] = trio.Event()
         try:
-            generation = self._queries.generation
-            self._keep(asked, await self._call(MODEL_FACTS, name, version, outputs), generation)
+            counts = self._queries.counts((name,))
+            self._keep(asked, await self._call(MODEL_FACTS, name, version, outputs), counts)
         except BrokenFrame as failure:
             raise NotLinked(f"the server's answer is invalid: {failure}") from failure
         finally:
             del self._asking[key]
             asking.set()
 
-    def _keep(
-        self, asked: list[tuple[str, tuple[Any, ...]]], found: list[bytes | None], generation: int | None
-    ) -> None:
+    def _keep(self, asked: list[tuple[str, tuple[Any, ...]]], found: list[bytes | None], counts: ModelCounts) -> None:
         if len(found) != len(asked):
             raise BrokenFrame(f"it has {len(found)} facts of {len(asked)}")
         for (query, arguments), result in zip(asked, found, strict=True):
             if result is not None:
-                self._queries.keep(query, arguments, decode_result(memoryview(result), QUERIES[query]), generation)
+                self._queries.keep(query, arguments, decode_result(memoryview(result), QUERIES[query]), counts)
 
 
 def _queries(name: str, version: int, outputs: tuple[str, ...]) -> list[tuple[str, tuple[Any, ...]]]:

@@ -1,7 +1,7 @@
 """Generation: what all edges have to see of the core at once, in shared memory: counters that move whenever what they
-have kept of its models, or of the clients' keys, may be wrong, and whether requests are traced.
+have kept of one of its models, of all, or of the clients' keys, may be wrong, and whether requests are traced.
 
-One page per core, which writes it; each edge process maps it, and compares before it answers from what it keeps.
+A few pages per core, which writes them; each edge process maps them, and compares before it answers from what it keeps.
 """
 
 from __future__ import annotations
@@ -10,9 +10,16 @@ import fcntl
 import mmap
 import os
 import struct
+import zlib
+from typing import TypeAlias
 
 _COUNT = struct.Struct("=Q")
-_SIZE = mmap.PAGESIZE
+# Each model has one of so many counters. Those that share one only make edges ask once more.
+_MODEL_COUNTS = 4096
+_SIZE = mmap.PAGESIZE + _MODEL_COUNTS * _COUNT.size
+
+ModelCounts: TypeAlias = tuple[int, int]
+"""How often what is known of all models has changed, and of one model. Only whether two are the same says anything."""
 
 
 class Generation:
@@ -31,9 +38,14 @@ class Generation:
         self.keys = 0  # how many sets of keys there were before those in force
 
     def bump(self) -> None:
-        """What was kept before is asked for again. Takes no time that counts."""
+        """What was kept of any model is asked for again. Takes no time that counts."""
         self._count += 1
         _COUNT.pack_into(self._map, 0, self._count)
+
+    def bump_model(self, name: str) -> None:
+        """What was kept of the model that edges ask for by this name is asked for again."""
+        place = _place_of(name)
+        _COUNT.pack_into(self._map, place, _COUNT.unpack_from(self._map, place)[0] + 1)
 
     def bump_keys(self) -> None:
         """Other keys are in force from now on."""
@@ -56,9 +68,9 @@ class SeenGeneration:
     def __init__(self, descriptor: int) -> None:
         self._map = mmap.mmap(descriptor, _SIZE, prot=mmap.PROT_READ)
 
-    def count(self) -> int:
-        found: int = _COUNT.unpack_from(self._map)[0]
-        return found
+    def of_model(self, name: str) -> ModelCounts:
+        """With the empty name, of what concerns no model by itself."""
+        return _COUNT.unpack_from(self._map)[0], _COUNT.unpack_from(self._map, _place_of(name))[0]
 
     def keys(self) -> int:
         found: int = _COUNT.unpack_from(self._map, _COUNT.size)[0]
@@ -76,3 +88,7 @@ class SeenGeneration:
 
     def close(self) -> None:
         self._map.close()
+
+
+def _place_of(name: str) -> int:
+    return mmap.PAGESIZE + zlib.crc32(name.encode("utf-8", "replace")) % _MODEL_COUNTS * _COUNT.size

@@ -5,11 +5,11 @@ from __future__ import annotations
 import select
 import socket
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from protocol.edge_link.errors import NotLinked
 from protocol.edge_link.frames import BrokenFrame, Burst, Frame, FrameReader
-from protocol.edge_link.generation import SeenGeneration
+from protocol.edge_link.generation import ModelCounts, SeenGeneration
 from protocol.edge_link.operations import QUERIES, decode_result, encode_operation
 from protocol.edge_link.records import QUERY
 from protocol.edge_link.texts import decode_error
@@ -33,6 +33,13 @@ def wait_for(control: socket.socket, events: int, deadline: float) -> None:
         raise TimeoutError
 
 
+class _Kept(NamedTuple):
+    """A result, and how often its model had changed before it was asked for."""
+
+    result: Any
+    counts: ModelCounts
+
+
 class Queries:
     """`control` is the edge's end of the second socket, `seen` the core's generation: without one nothing is kept. An
     exchange takes `seconds` at most. `wait` is how it waits: a test with both sides in one thread replaces it."""
@@ -46,8 +53,7 @@ class Queries:
         self._frames: list[Frame] = []
         self._number = 0
         self.wait = wait_for
-        self._kept: dict[tuple[str, tuple[Any, ...]], Any] = {}
-        self._generation = -1
+        self._kept: dict[tuple[str, tuple[Any, ...]], _Kept] = {}
         self._kept_until = 0.0
 
     def ask(self, name: str, arguments: tuple[Any, ...]) -> Any:
@@ -57,38 +63,36 @@ class Queries:
             ServerError: the core says so.
             Unavailable: it has not answered in time.
         """
-        if not QUERIES[name].is_kept or not self._forget_old():
+        if not QUERIES[name].is_kept:
             return self._exchange(name, arguments)
-        key = name, arguments
-        if key in self._kept:
-            return self._kept[key]
-        found = self._kept[key] = self._exchange(name, arguments)
-        return found
+        counts = self.counts(arguments)
+        kept = self._known(name, arguments, counts)
+        if kept is None:
+            kept = _Kept(self._exchange(name, arguments), counts)
+            self.keep(name, arguments, *kept)
+        return kept.result
 
-    @property
-    def generation(self) -> int | None:
-        """The core's; None where nothing is kept."""
-        return None if self._seen is None else self._seen.count()
+    def counts(self, arguments: tuple[Any, ...]) -> ModelCounts:
+        """How often what is asked for with these arguments has changed, of which a model's name is the first."""
+        return (0, 0) if self._seen is None else self._seen.of_model(arguments[0] if arguments else "")
 
     def knows(self, name: str, arguments: tuple[Any, ...]) -> bool:
         """Whether a query can be answered from what is kept, and for a while to come."""
-        return self._forget_old(_WHILE_SECONDS) and (name, arguments) in self._kept
+        return self._known(name, arguments, self.counts(arguments), _WHILE_SECONDS) is not None
 
-    def keep(self, name: str, arguments: tuple[Any, ...], result: Any, generation: int | None) -> None:
-        """What was asked for otherwise, when the core's generation was this."""
-        if self._forget_old() and generation == self._generation:
-            self._kept[name, arguments] = result
+    def keep(self, name: str, arguments: tuple[Any, ...], result: Any, counts: ModelCounts) -> None:
+        """What was asked for when it had changed so often."""
+        if self._seen is not None and counts == self.counts(arguments):
+            self._kept[name, arguments] = _Kept(result, counts)
 
-    def _forget_old(self, seconds: float = 0.0) -> bool:
-        """Drop what may be wrong by now, or within these seconds; whether anything is kept at all."""
-        if self._seen is None:
-            return False
-        generation, now = self._seen.count(), time.monotonic()
-        if generation != self._generation or now + seconds >= self._kept_until or len(self._kept) >= _MOST_KEPT:
+    def _known(self, name: str, arguments: tuple[Any, ...], counts: ModelCounts, seconds: float = 0.0) -> _Kept | None:
+        """What is kept, unless it may be wrong by now, or within these seconds."""
+        now = time.monotonic()
+        if now + seconds >= self._kept_until or len(self._kept) >= _MOST_KEPT:
             self._kept.clear()
-            self._generation = generation
             self._kept_until = now + _KEPT_SECONDS
-        return True
+        kept = self._kept.get((name, arguments))
+        return kept if kept is not None and kept.counts == counts else None
 
     def close(self) -> None:
         self._socket.close()

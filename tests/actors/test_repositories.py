@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -127,7 +127,10 @@ async def test_loading_and_unloading_with_namespaces(tmp_path: Path) -> None:
         for name, text in [("m", "There are 2 identifiers of model 'm'"), (f"{a}::x", "failed to poll")]:
             with pytest.raises(InvalidArgument, match=text):
                 await core.load_model(name)
+        told: list[Collection[str] | None] = []
+        core.models_changed = told.append
         await core.load_model(f"{a}::m")
+        assert told[0] == {f"{a}::m", "m"}, "it may be asked for by both"
         assert await served_size(core, "m") == 2, "the only one that serves"
         await core.load_model("only", LoadParameters(config=OVERRIDE))
         assert await served_size(core, "only") == 2

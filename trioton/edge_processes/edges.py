@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -109,10 +109,16 @@ class EdgeProcesses:
     def count(self) -> int:
         return len(self._edges)
 
-    def models_changed(self) -> None:
-        """What edge processes keep of the models may be wrong from now on."""
-        if self._generation is not None:
+    def models_changed(self, names: Collection[str] | None) -> None:
+        """What edge processes keep of the models that are asked for by these names, or of all, may be wrong from now
+        on."""
+        if self._generation is None:
+            return
+        if names is None:
             self._generation.bump()
+        else:
+            for name in names:
+                self._generation.bump_model(name)
 
     def take_keys(self, keys: KeySource) -> None:
         """Before `run`: the keys of clients, of whose changes `keys_changed` is to be told."""

@@ -78,9 +78,9 @@ async def running(
         await nursery.start(core.run)
         if over_link.get():
             async with linked(core) as link:
-                core.models_changed = link.generation.bump
+                core.models_changed = link.models_changed
                 yield cast("ServerCore", CoreByLink(core, link.core))
-                core.models_changed = lambda: None
+                core.models_changed = lambda names: None
         else:
             yield core
         core.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +202,35 @@ async def test_loading_an_ensemble_loads_what_it_needs(tmp_path: Path) -> None:
         await core.unload_model("e")
         await wait_all_tasks_blocked()
         assert await states(core) == {"a": "READY", "b": "READY", "e": "UNAVAILABLE", "inner": "READY", "other": ""}
+
+
+async def test_who_keeps_what_is_known_of_models_is_told_which_have_changed(tmp_path: Path) -> None:
+    """Of one that an ensemble needs all may have, since the ensemble's own facts are partly of it."""
+    for name in ("a", "z"):
+        add_model(tmp_path, name)
+    add_ensemble(tmp_path, "e", "a")
+    async with running(tmp_path, mode=ControlMode.EXPLICIT) as core:
+        told: list[Collection[str] | None] = []
+        core.models_changed = told.append
+
+        async def told_by(change: Awaitable[None]) -> list[Collection[str] | None]:
+            told.clear()
+            await change
+            await wait_all_tasks_blocked(0.01)
+            return [each for place, each in enumerate(told) if each not in told[:place]]
+
+        assert await told_by(core.load_model("z")) == [{"z"}]
+        told.clear()
+        with pytest.raises(InvalidArgument):
+            await core.load_model("z", LoadParameters(config="{"))
+        assert told == [{"z"}]
+        assert await told_by(core.load_model("a")) == [{"a"}]
+        assert await told_by(core.load_model("e")) == [{"e"}]
+        assert await told_by(core.unload_model("z")) == [{"z"}]
+        assert await told_by(core.unload_model("a")) == [None]
+        assert await told_by(core.load_model("a")) == [None]
+        assert await told_by(core.unload_model("e")) == [{"e"}]
+        core.models_changed = lambda names: None
 
 
 async def test_unloading_with_dependents_takes_what_was_loaded_for_the_ensemble_alone(tmp_path: Path) -> None:

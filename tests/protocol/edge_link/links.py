@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +33,13 @@ class Link:
     failures: CallbackFailures
     server_scope: trio.CancelScope
     edge_scope: trio.CancelScope
+
+    def models_changed(self, names: Collection[str] | None) -> None:
+        """As `EdgeProcesses.models_changed`."""
+        if names is None:
+            self.generation.bump()
+        for name in names or ():
+            self.generation.bump_model(name)
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from typing import Any, cast
 
@@ -91,3 +92,20 @@ async def test_nobody_waits_within_a_callback() -> None:
         finally:
             link.core._poller.burst = 0
         assert link.core.is_decoupled("m", 1)
+
+
+async def test_what_is_known_of_a_model_stays_when_others_change() -> None:
+    core = Known()
+    async with linked(cast(InferenceCore, core)) as link:
+        link.core.queries._kept_until = math.inf
+        await link.core.facts.know("m", 1)
+        asked = len(core.asked)
+        for number in range(200):
+            link.generation.bump_model(f"model_{number}")
+            await link.core.facts.know("m", 1)
+            assert link.core.is_batching("m", 1)
+        assert len(core.asked) == asked
+        core.batching = False
+        link.generation.bump_model("m")
+        await link.core.facts.know("m", 1)
+        assert not link.core.is_batching("m", 1)
