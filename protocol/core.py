@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 from protocol.errors import ServerError
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
-from protocol.text.model import TextModel
+from protocol.text.model import TextFacts, TextModel
 
 Respond: TypeAlias = Callable[[InferenceResponse], Awaitable[None]]
 """Takes one response of a stream; awaited before the next one is given, so a slow reader slows its model down."""
@@ -319,15 +319,17 @@ class InferenceCore(Protocol):
     def labels(self, name: str, version: int, output: str) -> Sequence[str]:
         """The labels of an output's classes by index; empty where the configuration gives no label file."""
 
-    def text_model(self, name: str, version: int = LATEST_VERSION) -> TextModel:
-        """A model with text in and text out, or with text in and vectors out.
+    async def text_model(self, name: str, version: int = LATEST_VERSION) -> TextModel:
+        """A model with text in and text out, or with text in and vectors out. Where models are in another process this
+        waits until that has told of it, and its tokenizer is made.
 
         Raises:
             Unsupported: the model is there, and has no text.
+            NotHere: only that other process can have its tokenizer.
         """
         ...
 
-    def text_models(self) -> Sequence[TextModel]:
+    async def text_models(self) -> Sequence[TextFacts]:
         """Those that are ready, each in its latest version, by name."""
         ...
 

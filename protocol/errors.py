@@ -93,6 +93,10 @@ class Unsupported(ServerError):
     label = "Unsupported"
 
 
+class NotHere(Unsupported):
+    """This process cannot, and the one that runs the models can: an edge passes the call on to that."""
+
+
 class Decoupled(Unsupported):
     """The model answers streaming requests only; each edge says so in its own words."""
 

@@ -10,6 +10,7 @@ import json
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from protocol.text.chat_template import ChatTemplate
 from protocol.text.pictures import PictureTokens
 from protocol.text.special_tokens import SpecialTokens
 from protocol.text.tokenizer import Tokenizer
+from protocol.text.tokenizer_file import TokenizerFile
 from repository.picture_files import picture_tokens
 
 TOKENIZER = "tokenizer.json"
@@ -122,11 +124,11 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def _read_tokenizer(path: Path) -> Tokenizer | None:
-    text = _read(path, MAX_TOKENIZER_BYTES)
-    if text is None:
+    data = _read_bytes(path, MAX_TOKENIZER_BYTES)
+    if data is None:
         return None
     try:
-        return Tokenizer.from_json(text)
+        return Tokenizer.from_file(TokenizerFile.of(path, data), data)
     except ServerError as error:
         raise type(error)(f"'{path}': {error}") from None
 
@@ -219,16 +221,23 @@ def _by_name(path: Path, named: Any) -> Mapping[str, str]:
 
 def _read(path: Path, limit: int) -> str | None:
     """The text of a file; None where there is none."""
+    data = _read_bytes(path, limit)
+    try:
+        return None if data is None else StringIO(data.decode(), newline=None).read()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"'{path}': not UTF-8: byte {error.start}") from None
+
+
+def _read_bytes(path: Path, limit: int) -> bytes | None:
+    """The bytes of a file; None where there is none."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise InvalidArgument(f"'{path}': expected a regular file")
         if status.st_size > limit:
             raise InvalidArgument(f"'{path}': expected at most {limit} bytes, got {status.st_size}")
-        return path.read_text("utf-8")
+        return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(f"'{path}': not UTF-8: byte {error.start}") from None
     except OSError as error:
         raise NotFound(f"failed to read '{path}': {error.strerror}") from None

@@ -47,9 +47,9 @@ def line_executor(
 def batch_rules(settings: Settings, core: ServerCore, account: FindAccount) -> BatchRules:
     separator = settings.openai().lora_separator
 
-    def model_of(name: str | None) -> str:
+    async def model_of(name: str | None) -> str:
         try:
-            return find_target(core, name, separator).model
+            return (await find_target(core, name, separator)).model
         except Unavailable:
             return name or ""  # it is there, and may be ready when its lines run
 

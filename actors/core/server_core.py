@@ -48,7 +48,7 @@ from protocol.gen_ai import GenAi
 from protocol.jobs.execution import ModelLoad
 from protocol.media.fetcher import MediaFetcher
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
-from protocol.text.model import TextModel
+from protocol.text.model import TextFacts, TextModel
 from repository.agents.registry import AgentRegistry
 from repository.json_form import to_json_form
 
@@ -443,7 +443,7 @@ class ServerCore:
     def labels(self, name: str, version: int, output: str) -> Sequence[str]:
         return self._find(name, version).labels.get(output, ())
 
-    def text_model(self, name: str, version: int = LATEST_VERSION) -> TextModel:
+    async def text_model(self, name: str, version: int = LATEST_VERSION) -> TextModel:
         text = self._find(name, version).text
         if text is None:
             raise Unsupported(
@@ -456,7 +456,7 @@ class ServerCore:
     def queue_room(self, name: str, version: int = LATEST_VERSION) -> QueueRoom | None:
         return self._find(name, version).queue_room()
 
-    def text_models(self) -> Sequence[TextModel]:
+    async def text_models(self) -> Sequence[TextFacts]:
         latest: dict[str, TextModel] = {}
         for model in sorted(self._running().find_all(), key=lambda model: (model.name, model.version)):
             if (text := model.text) is not None:

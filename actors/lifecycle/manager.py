@@ -333,6 +333,9 @@ class ModelManager:
         except Exception as error:
             self._failures.note("control", error, f"model '{name}' could not be changed")
             raise Internal(f"model '{name}': {type(error).__name__}: {error}") from None
+        finally:
+            if (entry := self.table.entries.get(name) or self.table.find_entry(name)) is not None:
+                self.table.changed(entry.name)
 
     async def _load_at_start(self, control: ModelControl) -> None:
         found = await trio.to_thread.run_sync(self._repositories.find_models, abandon_on_cancel=True)

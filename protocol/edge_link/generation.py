@@ -14,6 +14,8 @@ import zlib
 from typing import TypeAlias
 
 _COUNT = struct.Struct("=Q")
+# The place of the one that moves with each of the others.
+_CHANGES = 3 * _COUNT.size
 # Each model has one of so many counters. Those that share one only make edges ask once more.
 _MODEL_COUNTS = 4096
 _SIZE = mmap.PAGESIZE + _MODEL_COUNTS * _COUNT.size
@@ -35,17 +37,24 @@ class Generation:
             os.close(self.descriptor)
             raise
         self._count = 0
+        self._changes = 0
         self.keys = 0  # how many sets of keys there were before those in force
 
     def bump(self) -> None:
         """What was kept of any model is asked for again. Takes no time that counts."""
         self._count += 1
         _COUNT.pack_into(self._map, 0, self._count)
+        self._note_change()
 
     def bump_model(self, name: str) -> None:
         """What was kept of the model that edges ask for by this name is asked for again."""
         place = _place_of(name)
         _COUNT.pack_into(self._map, place, _COUNT.unpack_from(self._map, place)[0] + 1)
+        self._note_change()
+
+    def _note_change(self) -> None:
+        self._changes += 1
+        _COUNT.pack_into(self._map, _CHANGES, self._changes)
 
     def bump_keys(self) -> None:
         """Other keys are in force from now on."""
@@ -69,7 +78,9 @@ class SeenGeneration:
         self._map = mmap.mmap(descriptor, _SIZE, prot=mmap.PROT_READ)
 
     def of_model(self, name: str) -> ModelCounts:
-        """With the empty name, of what concerns no model by itself."""
+        """With the empty name, of all models together."""
+        if not name:
+            return _COUNT.unpack_from(self._map, _CHANGES)[0], 0
         return _COUNT.unpack_from(self._map)[0], _COUNT.unpack_from(self._map, _place_of(name))[0]
 
     def keys(self) -> int:

@@ -15,12 +15,15 @@ from protocol.edge_link.answers import AnswerWriter
 from protocol.edge_link.facts import model_facts
 from protocol.edge_link.frames import BrokenFrame, Burst, Frame
 from protocol.edge_link.keys import TellingKeys
+from protocol.edge_link.linked_texts import text_answer, text_rows
 from protocol.edge_link.operations import (
     ADMIT,
     CALLS,
     KEY_TABLE,
     MODEL_FACTS,
     QUERIES,
+    TEXT_MODEL,
+    TEXT_MODELS,
     answer_call,
     answer_query,
     decode_operation,
@@ -83,6 +86,10 @@ class LinkCalls:
             return None if self._keys is None else await self._keys.admit(*arguments)
         if name == MODEL_FACTS:
             return model_facts(self._core, *arguments)
+        if name == TEXT_MODEL:
+            return await text_answer(self._core, *arguments)
+        if name == TEXT_MODELS:
+            return await text_rows(self._core)
         return await answer_call(self._core, name, arguments)
 
     def answer(self, frame: Frame) -> Burst:

@@ -24,6 +24,8 @@ from protocol.edge_link.facts import ModelFacts
 from protocol.edge_link.frames import MOST_BYTES, BrokenFrame, Frame, FrameReader
 from protocol.edge_link.generation import SeenGeneration
 from protocol.edge_link.linked_operations import LinkedOperations
+from protocol.edge_link.linked_texts import LinkedTexts
+from protocol.edge_link.live_texts import LiveTexts
 from protocol.edge_link.operations import ADMIT, KEY_TABLE, QUERIES, encode_operation
 from protocol.edge_link.queries import Queries
 from protocol.edge_link.records import FULL_FRAME, HELLO, STAMPS, STREAM, UNSENT, USED
@@ -98,12 +100,14 @@ class LinkedCore(LinkedOperations):
                 os.close(descriptor)
         self.queries = Queries(queries, seen, hello.query_seconds)
         self.facts = ModelFacts(self.queries, self._call)
+        self.texts = LinkedTexts(self.queries, self.facts, self._call, LiveTexts(self._failures))
         self._is_up = True
         try:
             async with trio.open_nursery() as nursery:
                 with self._poller.calling_last(self.flush):
                     nursery.start_soon(self._send_later)
                     nursery.start_soon(self._trim, inputs)
+                    await nursery.start(self.texts.run)
                     task_status.started()
                     await self._wire.run()
                 nursery.cancel_scope.cancel()

@@ -1,14 +1,14 @@
 """Operations of the core as an edge process has them: methods of `protocol.core.InferenceCore` that are no inference.
 
 What the core can say within a callback is asked for at once (`_query`), and the process waits for that; the rest by a
-message (`_call`). What does not cross raises `NotLinked`.
+message (`_call`).
 """
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from protocol.core import (
     LoadParameters,
@@ -19,12 +19,16 @@ from protocol.core import (
     QueueRoom,
     ServerMetadata,
 )
-from protocol.edge_link.errors import NotLinked
 from protocol.messages import LATEST_VERSION
-from protocol.text.model import TextModel
+from protocol.text.model import TextFacts, TextModel
+
+if TYPE_CHECKING:
+    from protocol.edge_link.linked_texts import LinkedTexts
 
 
 class LinkedOperations(abc.ABC):
+    texts: LinkedTexts
+
     @abc.abstractmethod
     def _query(self, name: str, *arguments: Any) -> Any:
         """The result of one of `operations.QUERIES`. Raises ServerError."""
@@ -87,13 +91,11 @@ class LinkedOperations(abc.ABC):
         found: QueueRoom | None = self._query("queue_room", name, version)
         return found
 
-    def text_model(self, name: str, version: int = LATEST_VERSION) -> TextModel:
-        """Raises NotLinked: a tokenizer does not cross."""
-        raise NotLinked(f"the texts of model '{name}' are known in the core's process only")
+    async def text_model(self, name: str, version: int = LATEST_VERSION) -> TextModel:
+        return await self.texts.model(name, version)
 
-    def text_models(self) -> Sequence[TextModel]:
-        """Raises NotLinked, as `text_model`."""
-        raise NotLinked("texts of models are known in the core's process only")
+    async def text_models(self) -> Sequence[TextFacts]:
+        return await self.texts.models()
 
     async def check_ready(self) -> bool:
         return bool(await self._call("check_ready"))

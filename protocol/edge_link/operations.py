@@ -23,14 +23,23 @@ from protocol.core import (
     ServerMetadata,
 )
 from protocol.edge_link.frames import BrokenFrame
+from protocol.text.description import TextDescription
 
 
 class Operation(NamedTuple):
-    """`is_kept`: its result holds as long as the generation does."""
+    """`is_kept`: its result holds as long as the generation does; `is_brief`: for a tenth of a second."""
 
     arguments: Any
     result: Any
     is_kept: bool = False
+    is_brief: bool = False
+
+
+class TextAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """A text model, or the error in place of one."""
+
+    text: TextDescription | None
+    error: bytes = b""
 
 
 _ModelVersion = tuple[str, int]
@@ -50,7 +59,7 @@ QUERIES: Mapping[str, Operation] = {
     "takes_device_tensors": Operation(_ModelVersion, bool, is_kept=True),
     "takes_shared_tensors": Operation(_ModelVersion, bool, is_kept=True),
     "labels": Operation(tuple[str, int, str], tuple[str, ...], is_kept=True),
-    "queue_room": Operation(_ModelVersion, QueueRoom | None),
+    "queue_room": Operation(_ModelVersion, QueueRoom | None, is_brief=True),
     "cancel": Operation(tuple[str, str, int], int),
 }
 
@@ -58,6 +67,7 @@ QUERIES: Mapping[str, Operation] = {
 KEY_TABLE = "key_table"
 MODEL_FACTS = "model_facts"
 ADMIT = "admit"
+TEXT_MODEL, TEXT_MODELS = "text_model", "text_models"
 
 CALLS: Mapping[str, Operation] = {
     "check_ready": Operation(tuple[()], bool),
@@ -75,6 +85,8 @@ CALLS: Mapping[str, Operation] = {
     KEY_TABLE: Operation(tuple[()], KeyTable | None),
     ADMIT: Operation(tuple[str, str, float], None),
     MODEL_FACTS: Operation(tuple[str, int, tuple[str, ...]], list[bytes | None]),
+    TEXT_MODEL: Operation(_ModelVersion, TextAnswer),
+    TEXT_MODELS: Operation(tuple[()], list[bytes]),
 }
 # Their last argument has to be named.
 _NAMED = {"repository_index": "ready", "unload_model": "unload_dependents", "load_adapter": "replace"}

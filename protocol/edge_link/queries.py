@@ -20,6 +20,8 @@ _READ_BYTES = 1 << 18
 _MOST_KEPT = 4096
 # The longest time that anything is: a change that the generation has missed is seen then.
 _KEPT_SECONDS = 1.0
+# The longest time that what `is_brief` is.
+_BRIEF_SECONDS = 0.1
 # What is looked for ahead of a request is known for so long.
 _WHILE_SECONDS = 0.25
 
@@ -55,6 +57,8 @@ class Queries:
         self.wait = wait_for
         self._kept: dict[tuple[str, tuple[Any, ...]], _Kept] = {}
         self._kept_until = 0.0
+        self._brief: dict[tuple[str, tuple[Any, ...]], _Kept] = {}
+        self._brief_until = 0.0
 
     def ask(self, name: str, arguments: tuple[Any, ...]) -> Any:
         """The result of a query. What must not be changed by whoever gets it is kept, so nobody does.
@@ -63,6 +67,8 @@ class Queries:
             ServerError: the core says so.
             Unavailable: it has not answered in time.
         """
+        if QUERIES[name].is_brief:
+            return self._ask_brief(name, arguments)
         if not QUERIES[name].is_kept:
             return self._exchange(name, arguments)
         counts = self.counts(arguments)
@@ -72,13 +78,29 @@ class Queries:
             self.keep(name, arguments, *kept)
         return kept.result
 
+    def _ask_brief(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        now, key, counts = time.monotonic(), (name, arguments), self.counts(arguments)
+        if now >= self._brief_until or len(self._brief) >= _MOST_KEPT:
+            self._brief.clear()
+            self._brief_until = now + _BRIEF_SECONDS
+        kept = self._brief.get(key)
+        if self._seen is None or kept is None or kept.counts != counts:
+            kept = self._brief[key] = _Kept(self._exchange(name, arguments), counts)
+        return kept.result
+
     def counts(self, arguments: tuple[Any, ...]) -> ModelCounts:
-        """How often what is asked for with these arguments has changed, of which a model's name is the first."""
+        """How often what is asked for with these arguments has changed, of which a model's name is the first; without
+        any, all models."""
         return (0, 0) if self._seen is None else self._seen.of_model(arguments[0] if arguments else "")
 
     def knows(self, name: str, arguments: tuple[Any, ...]) -> bool:
         """Whether a query can be answered from what is kept, and for a while to come."""
         return self._known(name, arguments, self.counts(arguments), _WHILE_SECONDS) is not None
+
+    def recall(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """What was kept by `keep`; None for nothing."""
+        kept = self._known(name, arguments, self.counts(arguments))
+        return None if kept is None else kept.result
 
     def keep(self, name: str, arguments: tuple[Any, ...], result: Any, counts: ModelCounts) -> None:
         """What was asked for when it had changed so often."""

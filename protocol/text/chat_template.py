@@ -46,9 +46,10 @@ class ChatTemplate:
             Unsupported: Jinja is not installed.
         """
         self.source = source
-        self._special_tokens = dict(special_tokens or {})
+        self.special_tokens = dict(special_tokens or {})
+        self.with_tools = with_tools
         self._template = _compile(source)
-        self._with_tools = self._template if with_tools is None else _compile(with_tools)
+        self._template_with_tools = self._template if with_tools is None else _compile(with_tools)
 
     def render(
         self,
@@ -73,14 +74,14 @@ class ChatTemplate:
                 raise InvalidArgument("add_generation_prompt and continue_final_message exclude each other")
             messages = _marked(messages)
         known = {
-            **self._special_tokens,
+            **self.special_tokens,
             **variables,
             "messages": [_with_reasoning(message) for message in messages],
             "tools": tools,
             "documents": documents,
             "add_generation_prompt": add_generation_prompt,
         }
-        prompt = _rendered(self._template if tools is None else self._with_tools, known)
+        prompt = _rendered(self._template if tools is None else self._template_with_tools, known)
         return _cut(prompt) if continue_final_message else prompt
 
 

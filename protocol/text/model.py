@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from protocol.text.pictures import PictureTokens
+
 if TYPE_CHECKING:
     from protocol.text.chat_template import ChatTemplate
-    from protocol.text.pictures import PictureTokens
     from protocol.text.tokenizer import Tokenizer
 
 
@@ -93,9 +94,8 @@ class VectorTensors(TokenTensors, frozen=True):
     dimensions: tuple[int, ...] | None = ()
 
 
-class TextModel(msgspec.Struct, frozen=True):
-    """One version of a model with text in and text out. Made when the version loads; another one takes its place when
-    adapters were changed.
+class TextFacts(msgspec.Struct, frozen=True):
+    """What is known of one version of a model with text in and text out, beside the parts that work on texts.
 
     Attributes:
         context_length: in tokens, prompt and output together; None where it is not known.
@@ -111,8 +111,6 @@ class TextModel(msgspec.Struct, frozen=True):
 
     name: str
     version: int
-    tokenizer: Tokenizer | None = None
-    chat_template: ChatTemplate | None = None
     context_length: int | None = None
     tool_parser: str = ""
     reasoning_parser: str = ""
@@ -123,3 +121,15 @@ class TextModel(msgspec.Struct, frozen=True):
     pictures: PictureTokens | None = None
     loaded_at: int = 0
     takes_adapters: bool = False
+
+    def facts(self) -> dict[str, Any]:
+        """These alone, by their names."""
+        return {name: getattr(self, name) for name in TextFacts.__struct_fields__}
+
+
+class TextModel(TextFacts, frozen=True):
+    """One version of a model with text. Made when the version loads; another one takes its place when adapters were
+    changed. `protocol.text.description` has what another process needs for the same."""
+
+    tokenizer: Tokenizer | None = None
+    chat_template: ChatTemplate | None = None

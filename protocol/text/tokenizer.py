@@ -15,6 +15,7 @@ from protocol.text.extra import missing_package
 from protocol.text.pairs import TextTemplate
 from protocol.text.special_tokens import SpecialTokens
 from protocol.text.token_pieces import token_pieces
+from protocol.text.tokenizer_file import TokenizerFile
 
 if TYPE_CHECKING:
     import tokenizers
@@ -39,12 +40,14 @@ class Tokenizer:
 
     Attributes:
         special: what the model's folder says of special tokens.
+        file: what it was read from; None where that was no file.
         vocabulary_size: the number of ids, those of added tokens among them.
     """
 
     def __init__(self, wrapped: tokenizers.Tokenizer, decoder: Any, special: SpecialTokens | None) -> None:
         """`decoder` is the decoder's JSON in `tokenizer.json`. `from_json` is the way to make one."""
         self.special = SpecialTokens() if special is None else special
+        self.file: TokenizerFile | None = None
         self.vocabulary_size: int = wrapped.get_vocab_size(with_added_tokens=True)
         self._wrapped = wrapped
         self._turn = Lock()
@@ -73,6 +76,16 @@ class Tokenizer:
         wrapped.no_truncation()
         wrapped.no_padding()
         return cls(wrapped, decoder, special)
+
+    @classmethod
+    def from_file(cls, file: TokenizerFile, data: bytes) -> Tokenizer:
+        """That of a file with these bytes. Blocks and raises as `from_json`."""
+        try:
+            made = cls.from_json(data.decode())
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(f"not UTF-8: byte {error.start}") from None
+        made.file = file
+        return made
 
     def with_special(self, special: SpecialTokens) -> Tokenizer:
         """The same tokenizer with other special tokens."""

@@ -21,14 +21,14 @@ from trioton.settings import Settings
 class Core:
     """A model `m` with an adapter, and one that is not ready."""
 
-    def text_model(self, name: str) -> TextModel:
+    async def text_model(self, name: str) -> TextModel:
         if name == "loading":
             raise Unavailable("model 'loading' is not ready")
         if name != "m":
             raise NotFound(f"Unknown model: {name}")
-        return self.text_models()[0]
+        return (await self.text_models())[0]
 
-    def text_models(self) -> list[TextModel]:
+    async def text_models(self) -> list[TextModel]:
         return [TextModel("m", 1, adapters={"poet": "/p"})]
 
 
@@ -37,13 +37,13 @@ def rules(account: FindAccount = lambda _: None, **settings: Any) -> BatchRules:
 
 
 @pytest.mark.parametrize(("named", "model"), [("m", "m"), ("poet", "m"), (None, "m"), ("loading", "loading")])
-def test_the_model_of_lines_is_that_of_the_core(named: str | None, model: str) -> None:
-    assert rules().model_of(named) == model
+async def test_the_model_of_lines_is_that_of_the_core(named: str | None, model: str) -> None:
+    assert await rules().model_of(named) == model
 
 
-def test_a_model_that_is_not_there() -> None:
+async def test_a_model_that_is_not_there() -> None:
     with pytest.raises(ServerError, match="none"):
-        rules().model_of("none")
+        await rules().model_of("none")
 
 
 def test_flags_are_limits() -> None:

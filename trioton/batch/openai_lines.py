@@ -87,7 +87,7 @@ class Routes:
             raise InvalidArgument(f"'method': expected POST, got '{request.method:.20}'")
         if request.endpoint not in HANDLERS:
             raise InvalidArgument(f"'url': expected one of {', '.join(HANDLERS)}, got '{request.endpoint:.100}'")
-        self._check_model(request.body)
+        await self._check_model(request.body)
         try:
             answer = await self.executor.run_body(request.endpoint, self.model, request.body)
         except FailedItem as failed:
@@ -95,13 +95,13 @@ class Routes:
             return RouteResult(index, custom_id, error=error, answer=b"".join(failed.result))
         return RouteResult(index, custom_id, answer=b"".join(answer))
 
-    def _check_model(self, body: bytes) -> None:
+    async def _check_model(self, body: bytes) -> None:
         """Only what names another model; all else that is wrong the route tells."""
         try:
             name = _read_body(body).model
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return
-        if name is not None and find_target(self.core, name, self.separator).model != self.model:
+        if name is not None and (await find_target(self.core, name, self.separator)).model != self.model:
             raise InvalidArgument(f"'model': expected '{self.model}', which the batch runs, got '{name:.128}'")
 
 

@@ -132,7 +132,7 @@ class Serving:
             (each.name, each.datatype, tuple(each.shape)) for each in models.model_metadata(job.model, version).inputs
         ]
         inputs = ModelInputs(job.model, tensors, is_batched=is_batched)
-        routes = self._routes()
+        routes = await self._routes()
         rows = Input(
             self._files,
             job.input_format,
@@ -149,11 +149,11 @@ class Serving:
         finally:
             rows.close()
 
-    def _routes(self) -> Routes | None:
+    async def _routes(self) -> Routes | None:
         """OpenAI's, where the model has text and they would ask the version that is wanted."""
         core, job = self._server.core, self._job
         try:
-            core.text_model(job.model)
+            await core.text_model(job.model)
         except ServerError:
             return None
         if job.flags.version is not None:

@@ -1,21 +1,23 @@
-"""What an edge process answers with the core's help over shared memory, in place of relaying it: inference."""
+"""What an edge process answers with the core's help over shared memory, in place of relaying it: inference, by tensors
+and by texts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import NamedTuple, NoReturn, cast
 
 import trio
 
 from protocol.access.control import AccessControl
 from protocol.access.forwarding import HeaderForwarding
 from protocol.access.keys import KeyRing
-from protocol.access.restricted import GRPC_PROTOCOL, HTTP_API, RestrictedApis, Restriction
+from protocol.access.restricted import GRPC_PROTOCOL, HTTP_API, OPENAI_API, RestrictedApis, Restriction
 from protocol.access.told_keys import ToldKeys
 from protocol.core import InferenceCore
 from protocol.edge_link.edge_traces import EdgeTrace
 from protocol.edge_link.linked_core import LinkedCore
+from protocol.errors import NotHere
 from protocol.failures import CallbackFailures
 from protocol.http.app import HttpApp
 from protocol.http.direct_infer import DirectHead, DirectInference, DirectRequest, ReplySink
@@ -27,6 +29,8 @@ from protocol.limits.request_memory import RequestMemory
 from protocol.log.access_log import AccessLog
 from protocol.log.failure_log import FailureLog
 from protocol.log.request_ids import RequestIds
+from protocol.media.fetcher import MediaFetcher
+from protocol.responses.background import Responses
 from protocol.server_settings import LogControl, Trace, TraceControl
 from protocol.services import EdgeServices
 from protocol.shared_memory.table import SharedMemoryTable
@@ -34,8 +38,17 @@ from trioton.settings import Settings
 
 
 def linked_words(settings: Settings) -> frozenset[str]:
-    """The services whose inference edge processes answer."""
-    return frozenset() if settings.debug_delays.holds_calls else frozenset(("http", "grpc"))
+    """The services whose inference edge processes answer; `openai` stands for the OpenAI and Anthropic interfaces, on
+    whatever port. Calls of those that are observed, or have keys, are the core's."""
+    if settings.debug_delays.holds_calls:
+        return frozenset()
+    is_seen = settings.auth_keys_file is not None or settings.gen_ai_telemetry or _logs(settings)
+    return frozenset(("http", "grpc") if is_seen else ("http", "grpc", "openai"))
+
+
+def _logs(settings: Settings) -> bool:
+    """Whether requests are measured for the access log, with their tokens."""
+    return AccessLog(settings.access_log.policy, lambda line: None).measures
 
 
 class Rules(NamedTuple):
@@ -51,10 +64,19 @@ def rules_of(settings: Settings) -> dict[str, Rules]:
     return {
         "http": Rules(settings.http_restricted_api, "" if http is None else http.pattern),
         "grpc": Rules(settings.grpc_restricted_protocol, "" if grpc is None else grpc.pattern),
+        "openai": Rules(settings.openai_restricted_api),
     }
 
 
-_DIALECTS = {"http": HTTP_API, "grpc": GRPC_PROTOCOL}
+_DIALECTS = {"http": HTTP_API, "grpc": GRPC_PROTOCOL, "openai": OPENAI_API}
+
+
+class _PicturesElsewhere:
+    """The part of `MediaFetcher` that chats ask for: the core's process fetches what clients name by URLs, so that the
+    limits on that hold for all."""
+
+    async def fetch_all(self, *_: object) -> NoReturn:
+        raise NotHere("pictures are fetched by the core's process")
 
 
 class Tracing:
@@ -87,6 +109,7 @@ class Linking:
     failures: CallbackFailures
     access_log: AccessLog
     failure_log: FailureLog
+    fetches_media: bool = False
     request_ids: RequestIds = field(default_factory=RequestIds)
 
     def services(self, word: str, rules: Rules) -> EdgeServices:
@@ -104,6 +127,8 @@ class Linking:
             failure_log=self.failure_log,
             access_log=self.access_log,
             request_ids=self.request_ids,
+            responses=Responses(0),  # those that are kept are the core's
+            media=cast(MediaFetcher, _PicturesElsewhere()) if self.fetches_media else None,
         )
 
     async def know(self, name: str, version: int, outputs: tuple[str, ...]) -> None:

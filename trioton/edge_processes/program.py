@@ -142,7 +142,8 @@ class EdgeProgram:
             failure_log.on_failure = FailureTeller(self._channel).note
         access_log = AccessLog(self._start.access, self._lines.put)
         return Linking(
-            self._core, self._keys, self._tracing, self._limits, memory, self._failures, access_log, failure_log
+            *(self._core, self._keys, self._tracing, self._limits, memory, self._failures, access_log, failure_log),
+            fetches_media=self._start.fetches_media,
         )
 
     async def _keep_keys(

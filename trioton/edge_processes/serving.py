@@ -18,6 +18,7 @@ from protocol.http.exchange import App
 from protocol.http.relay.app import RelayApp
 from protocol.http.relay.linked import LinkedApp
 from protocol.http.relay.upstream import Upstreams
+from protocol.http.settings import Interface
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.open_connections import OpenConnections
@@ -84,7 +85,7 @@ async def _serve_http(
     *,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    settings = start.http
+    settings = start.http if word == "http" else replace(start.http, interface=Interface.OPENAI)
     upstreams = Upstreams(partial(serving.open_upstream, word))
     on_limit = partial(serving.limits.count, "http")
     relay = RelayApp(upstreams, serving.memory, on_limit, settings.body_timeout, settings.linger)
@@ -93,8 +94,15 @@ async def _serve_http(
     if word in start.linked:
         linking = serving.linking
         services = linking.services(word, start.rules[word])
-        app = LinkedApp(Linked(services, linking.keys, linking.know), settings, relay)
-        direct = LinkedInference.of(services, settings, linking.keys)
+        app = LinkedApp(
+            Linked(services, linking.keys, linking.know),
+            settings,
+            relay,
+            has_texts="openai" in start.linked,
+            keeps_responses=start.keeps_responses,
+        )
+        if word == "http":
+            direct = LinkedInference.of(services, settings, linking.keys)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(upstreams.run)
         await serve_app(

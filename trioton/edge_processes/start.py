@@ -23,11 +23,13 @@ class EdgeStart:
         addresses: where clients reach the services that it serves, by the words of their flags.
         memory: the most bytes that it holds of responses.
         tls: certificates by the words of the services that have any.
-        linked: services whose inference it answers by the link to the core.
+        linked: services whose inference it answers by the link to the core, as `linked_words` has them.
         rules: theirs, of access and headers.
         has_keys: whether the server has keys of clients, which the core tells.
         access: which requests have lines in the access log.
         tells_failures: whether the core is to be told of requests that fail.
+        keeps_responses: whether the core keeps responses of the OpenAI interface.
+        fetches_media: whether the core fetches pictures that clients name by URLs.
     """
 
     number: int
@@ -41,6 +43,8 @@ class EdgeStart:
     has_keys: bool
     access: AccessPolicy
     tells_failures: bool
+    keeps_responses: bool
+    fetches_media: bool
     log_verbose: int
     poller: PollerKind
     busy_poll_seconds: float
@@ -53,7 +57,7 @@ def edge_start(settings: Settings, number: int, addresses: Mapping[str, Address]
         number,
         addresses,
         memory,
-        replace(settings.http_edge(), interface=settings.http_interface()),
+        replace(settings.http_edge(), interface=settings.http_interface(), openai=settings.openai()),
         settings.grpc_edge(),
         {word: found for word, found in files.items() if found is not None and word in addresses},
         linked_words(settings),
@@ -61,6 +65,8 @@ def edge_start(settings: Settings, number: int, addresses: Mapping[str, Address]
         settings.auth_keys_file is not None,
         settings.access_log.policy,
         settings.console,
+        settings.openai_store_bytes > 0,
+        settings.media() is not None,
         settings.log_verbose,
         settings.poller,
         settings.busy_poll_seconds(),

@@ -9,7 +9,7 @@ after a crash the next start goes on with it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -56,7 +56,7 @@ class BatchRules:
         keep_seconds: how long a file is kept, where its owner does not say; and a batch after its end.
     """
 
-    model_of: Callable[[str | None], str]
+    model_of: Callable[[str | None], Awaitable[str]]
     charge: Callable[[str, str, int], None]
     max_line_size: int = 64 << 20
     keep_seconds: float = 30 * 86_400.0
@@ -247,7 +247,7 @@ class ServerBatches:
             await self._read(batch, reader)
             if batch.id in self._cancelled:
                 return None
-            model = self._model(reader)
+            model = await self._model(reader)
             if reader.errors:
                 await self._fail(batch, reader.errors)
                 return None
@@ -271,11 +271,11 @@ class ServerBatches:
         except NotFound as error:
             reader.errors[:] = [LineError("invalid_file", error.message, param="input_file_id")]
 
-    def _model(self, reader: InputReader) -> str:
+    async def _model(self, reader: InputReader) -> str:
         if reader.errors:
             return ""
         try:
-            return self._rules.model_of(reader.model)
+            return await self._rules.model_of(reader.model)
         except ServerError as error:
             reader.errors.append(LineError("model_not_found", error.message, 1, "body.model"))
             return ""

@@ -146,7 +146,7 @@ async def open_call(
 ) -> Call:
     """Raises ServerError: there is no such model, or the client's key has no quota left for it."""
     request.rename(given_id)
-    target = find_target(request.core, model, request.settings.openai.lora_separator)
+    target = await find_target(request.core, model, request.settings.openai.lora_separator)
     request.limits = partial(limit_headers, request.core, target.model, request.charge)
     if request.charge is not None:
         await request.charge.name_model_when_known(target.model)

@@ -6,14 +6,14 @@ where a separator is set.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from protocol.core import InferenceCore
-from protocol.errors import NotFound, Unavailable, Unsupported, shown_name
+from protocol.errors import NotFound, NotHere, Unavailable, Unsupported, shown_name
 from protocol.http.openai.errors import FieldError, ModelNotFound
-from protocol.text.model import TextModel
+from protocol.text.model import TextFacts, TextModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,15 @@ class Target:
         return self.text.name if self.adapter else self.name
 
 
-def find_target(core: InferenceCore, name: str | None, separator: str = "") -> Target:
+class Listed(NamedTuple):
+    """A model, or one of its adapters, by the name that it is listed under."""
+
+    name: str
+    text: TextFacts
+    adapter: str = ""
+
+
+async def find_target(core: InferenceCore, name: str | None, separator: str = "") -> Target:
     """Without a name, the only text model that there is.
 
     Raises:
@@ -39,11 +47,13 @@ def find_target(core: InferenceCore, name: str | None, separator: str = "") -> T
         ServerError: the model is not ready.
     """
     if name is None:
-        return _only(core)
+        return await _only(core)
     try:
-        return Target(name, core.text_model(name))
+        return Target(name, await core.text_model(name))
     except NotFound:
-        target = _adapter(core, name, separator)
+        target = await _adapter(core, name, separator)
+    except NotHere:
+        raise
     except Unsupported as error:
         raise FieldError(error.message, "model") from None
     if target is None:
@@ -56,15 +66,19 @@ def sees_pictures(core: InferenceCore, target: Target) -> bool:
     return target.text.names.image in {each.name for each in core.model_metadata(target.model).inputs}
 
 
-def list_targets(core: InferenceCore, separator: str = "") -> Iterator[Target]:
-    """All models and adapters, by the names that they are listed under."""
-    for text in core.text_models():
-        yield Target(text.name, text)
+async def list_targets(core: InferenceCore, separator: str = "") -> Iterator[Listed]:
+    """All models and adapters."""
+    return _listed(await core.text_models(), separator)
+
+
+def _listed(texts: Sequence[TextFacts], separator: str) -> Iterator[Listed]:
+    for text in texts:
+        yield Listed(text.name, text)
         for adapter in text.adapters:
-            yield Target(f"{text.name}{separator}{adapter}" if separator else adapter, text, adapter)
+            yield Listed(f"{text.name}{separator}{adapter}" if separator else adapter, text, adapter)
 
 
-def target_members(target: Target, owner: str) -> dict[str, Any]:
+def target_members(target: Target | Listed, owner: str) -> dict[str, Any]:
     """An entry of `/v1/models`."""
     text, adapter = target.text, target.adapter
     return {
@@ -79,7 +93,7 @@ def target_members(target: Target, owner: str) -> dict[str, Any]:
     }
 
 
-def adapter_model(core: InferenceCore, name: str | None, adapter: str) -> str:
+async def adapter_model(core: InferenceCore, name: str | None, adapter: str) -> str:
     """The model whose adapters are to be changed: the one that is named, else the only one that has this adapter, else
     the only one that takes any.
 
@@ -88,8 +102,8 @@ def adapter_model(core: InferenceCore, name: str | None, adapter: str) -> str:
         FieldError: none is named, and there is not just one.
     """
     if name is not None:
-        return find_target(core, name).model
-    able = [text for text in core.text_models() if text.takes_adapters]
+        return (await find_target(core, name)).model
+    able = [text for text in await core.text_models() if text.takes_adapters]
     having = [text for text in able if adapter in text.adapters]
     if len(able) == 1 or len(having) == 1:
         return (having or able)[0].name
@@ -99,7 +113,7 @@ def adapter_model(core: InferenceCore, name: str | None, adapter: str) -> str:
     raise FieldError(f"'model': Field required: which one of {models} is meant", "model", "missing_required_parameter")
 
 
-def check_adapter_name(core: InferenceCore, model: str, adapter: str, separator: str) -> None:
+async def check_adapter_name(core: InferenceCore, model: str, adapter: str, separator: str) -> None:
     """Judge the name of an adapter that is to be added: where adapters are named alone it must not be another's.
 
     Raises:
@@ -108,7 +122,7 @@ def check_adapter_name(core: InferenceCore, model: str, adapter: str, separator:
     if separator:
         return
     try:
-        found = find_target(core, adapter)
+        found = await find_target(core, adapter)
     except ModelNotFound:
         return
     except (Unavailable, FieldError) as error:
@@ -119,17 +133,17 @@ def check_adapter_name(core: InferenceCore, model: str, adapter: str, separator:
         raise FieldError(f"'{adapter:.256}' is an adapter of model '{found.text.name}'", "lora_name")
 
 
-def _only(core: InferenceCore) -> Target:
-    texts = core.text_models()
+async def _only(core: InferenceCore) -> Target:
+    texts = await core.text_models()
     if len(texts) == 1:
-        return Target(texts[0].name, texts[0])
+        return Target(texts[0].name, await core.text_model(texts[0].name))
     raise FieldError("'model': Field required", "model", "missing_required_parameter")
 
 
-def _adapter(core: InferenceCore, name: str, separator: str) -> Target | None:
-    texts = core.text_models()
+async def _adapter(core: InferenceCore, name: str, separator: str) -> Target | None:
+    texts = await core.text_models()
     found = [target for text in texts if (target := _of_model(text, name, separator)) is not None] if separator else []
-    found = found or [Target(name, text, name) for text in texts if name in text.adapters]
+    found = found or [Listed(name, text, name) for text in texts if name in text.adapters]
     if len(found) > 1:
         models = ", ".join(f"'{target.text.name}'" for target in found)
         raise FieldError(f"adapter '{shown_name(name)}' is one of several models: {models}", "model")
@@ -137,10 +151,10 @@ def _adapter(core: InferenceCore, name: str, separator: str) -> Target | None:
         base, adapter = parts
         if any(text.name == base for text in texts):
             raise ModelNotFound(f"Unknown LoRA: {shown_name(adapter)}; for model: {shown_name(name)}")
-    return found[0] if found else None
+    return Target(name, await core.text_model(found[0].text.name), found[0].adapter) if found else None
 
 
-def _of_model(text: TextModel, name: str, separator: str) -> Target | None:
+def _of_model(text: TextFacts, name: str, separator: str) -> Listed | None:
     """The adapter that is named behind its model and a separator."""
     adapter = name.removeprefix(f"{text.name}{separator}")
-    return Target(name, text, adapter) if adapter != name and adapter in text.adapters else None
+    return Listed(name, text, adapter) if adapter != name and adapter in text.adapters else None

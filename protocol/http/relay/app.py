@@ -73,11 +73,13 @@ class RelayApp:
             if upstream is not None:
                 self.upstreams.give_back(upstream)
 
-    async def reply_to(self, exchange: Exchange, body: Buffer) -> Reply:
-        """The core's reply to a request whose body was read here, and decoded.
+    async def reply_to(self, exchange: Exchange, body: Buffer) -> Reply | None:
+        """The core's reply to a request whose body was read here, and decoded; None where it was sent as it came, which
+        is so if its length is not told, or there is no memory for it.
 
         Raises:
-            ServerError: there is none, or no memory for it.
+            ServerError: there is none.
+            ClientGone: the client has left.
         """
         upstream: Upstream | None = None
         try:
@@ -87,11 +89,16 @@ class RelayApp:
             head = await upstream.response()
             while head is None:
                 head = await upstream.response()
+            if self._is_streamed(exchange, head):
+                await self._stream(exchange, upstream, head)
+                return None
             with RequestShare(self.memory, partial(self.on_limit, LIMIT_NAME)) as share:
                 share.take(head.length or 0)
                 return await self._whole_reply(exchange, upstream, head)
         except NoResponse as error:
             logger.debug("a request was not answered by the core: %s", error)
+            if exchange.has_started:  # the client sees that the response was cut off
+                return None
             raise _not_answered() from None
         finally:
             if upstream is not None:
@@ -152,16 +159,21 @@ class RelayApp:
     # The response.
 
     async def _answer(self, exchange: Exchange, upstream: Upstream, head: ResponseHead) -> None:
-        is_bodiless = exchange.method == "HEAD" or head.status in (204, 304)
-        if not is_bodiless and (head.length is None or head.length > self.memory.left):
+        if self._is_streamed(exchange, head):
             await self._stream(exchange, upstream, head)
             return
+        is_bodiless = exchange.method == "HEAD" or head.status in (204, 304)
         with RequestShare(self.memory, partial(self.on_limit, LIMIT_NAME)) as share:
             share.take(0 if is_bodiless else head.length or 0)
             reply = await self._whole_reply(exchange, upstream, head)
             upstream_is_done = upstream.is_reusable
             assert upstream_is_done or head.closes
             await exchange.reply(reply)
+
+    def _is_streamed(self, exchange: Exchange, head: ResponseHead) -> bool:
+        """Whether a response goes to the client as it comes."""
+        is_bodiless = exchange.method == "HEAD" or head.status in (204, 304)
+        return not is_bodiless and (head.length is None or head.length > self.memory.left)
 
     async def _whole_reply(self, exchange: Exchange, upstream: Upstream, head: ResponseHead) -> Reply:
         if exchange.method == "HEAD" or head.status in (204, 304):

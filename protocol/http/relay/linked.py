@@ -1,8 +1,9 @@
-"""Inference in a relaying edge that has a link to the core: requests are read, checked, decompressed, answered and
-encoded here, and cross the link as tensors. What does not cross is relayed.
+"""Calls in a relaying edge that has a link to the core: inference by tensors, and by texts. Requests are read, checked,
+decompressed, answered and encoded here, and cross the link as tensors. What does not cross is relayed.
 
 Which requests cannot cross is seen by their heads, before anything is read, but for those that name regions of shared
-memory: their bodies have been read then, and go to the core's edge as they were read.
+memory, and those of texts for which something is needed that only the core has: their bodies have been read then, and
+go to the core's edge as they were read.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
-from protocol.errors import ServerError
+from protocol.errors import NotHere, ServerError
 from protocol.http.app import HttpApp
 from protocol.http.charges import ChargedWriter, declared_size
 from protocol.http.exchange import Exchange, Handler, HttpRequest
@@ -20,7 +21,9 @@ from protocol.http.handlers.generate import generate, generate_stream
 from protocol.http.handlers.infer import answer, read
 from protocol.http.handlers.jobs.submit import generate_or_job, infer_or_job
 from protocol.http.relay.app import RelayApp
+from protocol.http.relay.texts import TEXT_HANDLERS, needs_kept_responses
 from protocol.http.reply import Reply
+from protocol.http.route import Route
 from protocol.http.route_table import RouteTable
 from protocol.http.routes import routes_of
 from protocol.http.settings import HttpSettings
@@ -33,21 +36,30 @@ _SHARE_OF_BODY = 4
 
 
 class LinkedApp:
-    """The application of such an edge; `relay` answers all that is no inference."""
+    """The application of such an edge; `relay` answers all else. With `has_texts` the OpenAI and Anthropic interfaces
+    are answered here; `keeps_responses`: the core keeps responses, which are its own."""
 
-    def __init__(self, linked: Linked, settings: HttpSettings, relay: RelayApp) -> None:
+    def __init__(
+        self,
+        linked: Linked,
+        settings: HttpSettings,
+        relay: RelayApp,
+        *,
+        has_texts: bool = False,
+        keeps_responses: bool = True,
+    ) -> None:
         self._linked = linked
         self._services = linked.services
         self._relay = relay
-        own: Mapping[Handler, Handler] = {
+        self._keeps_responses = keeps_responses
+        own: dict[Handler, Handler] = {
             infer_or_job: partial(self._charged, self._infer),
             generate_or_job: partial(self._charged, partial(self._generate, generate)),
             generate_stream: partial(self._charged, partial(self._generate, generate_stream)),
         }
-        routes = [
-            replace(each, handler=own[each.handler]) for each in routes_of(settings.interface) if each.handler in own
-        ]
-        self._inference = HttpApp(linked.services, settings, RouteTable(tuple(routes)))
+        if has_texts:
+            own |= {each: partial(self._charged, partial(self._text, each)) for each in TEXT_HANDLERS}
+        self._inference = HttpApp(linked.services, settings, RouteTable(_routes(settings, own)))
 
     async def __call__(self, exchange: Exchange) -> None:
         if self._may_cross(exchange):
@@ -90,15 +102,43 @@ class LinkedApp:
                 await self._linked.know(request.model_name, request.model_version, tuple(placement.classes))
             return await answer(request, decoded)
         del decoded
-        request.is_elsewhere = True
-        request.trace = None  # there it may have one
-        reply = await self._relay.reply_to(_exchange_of(request), request.body)
-        request.origin.request_id = reply.request_id
-        return reply
+        return await self._pass_on(request)
 
     async def _generate(self, handler: Handler, request: HttpRequest) -> Reply | None:
         await self._linked.know(request.model_name, request.model_version, ())
         return await handler(request)
+
+    async def _text(self, handler: Handler, request: HttpRequest) -> Reply | None:
+        if self._keeps_responses and needs_kept_responses(handler, request.body):
+            return await self._pass_on(request)
+        try:
+            return await handler(request)
+        except NotHere:
+            if request.writer.has_started:
+                raise
+        return await self._pass_on(request)
+
+    async def _pass_on(self, request: HttpRequest) -> Reply | None:
+        """Have the core's edge answer a request whose body was read, which logs and charges it, too."""
+        request.end_turn()
+        request.is_elsewhere = True
+        request.trace = None  # there it may have one
+        request.limits = None
+        exchange = _exchange_of(request)
+        reply = await self._relay.reply_to(exchange, request.body)
+        if reply is None:
+            return None
+        request.inference = None
+        request.origin.request_id = reply.request_id
+        if own := self._inference.routes.request_id_header(exchange.raw_path):  # which every reply gets here
+            reply.headers = tuple([each for each in reply.headers if each[0].lower() != own])
+        return reply
+
+
+def _routes(settings: HttpSettings, own: Mapping[Handler, Handler]) -> tuple[Route, ...]:
+    return tuple(
+        replace(each, handler=own[each.handler]) for each in routes_of(settings.interface) if each.handler in own
+    )
 
 
 def _exchange_of(request: HttpRequest) -> Exchange:

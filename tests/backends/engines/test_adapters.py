@@ -46,7 +46,9 @@ async def served_with(
 
 
 def known(served: Served) -> Sequence[str]:
-    return sorted(served.core.text_model("m").adapters)
+    text = served.core.table.find("m").text
+    assert text is not None
+    return sorted(text.adapters)
 
 
 async def answers(served: Served, name: str, count: int = 4) -> set[str]:
@@ -57,10 +59,10 @@ async def answers(served: Served, name: str, count: int = 4) -> set[str]:
 async def test_an_adapter_comes_and_goes(tmp_path: Path) -> None:
     async with served_with(tmp_path, instances=TWO_INSTANCES) as served:
         core, path = served.core, str(tmp_path / "adapters" / "a")
-        text = core.text_model("m")
+        text = await core.text_model("m")
         assert (text.adapters, text.takes_adapters) == ({}, True)
         await core.load_adapter("m", "org/a", path)
-        assert core.text_model("m").adapters == {"org/a": path}
+        assert (await core.text_model("m")).adapters == {"org/a": path}
         assert await answers(served, "org/a") == {rotated(1)}
         assert await served.text(TEXT) == TEXT, "others are as they were"
         await core.load_adapter("m", "b", str(tmp_path / "adapters" / "b"))
@@ -131,7 +133,7 @@ async def test_all_instances_get_it_or_none(tmp_path: Path) -> None:
         (once / "loaded").unlink()
         with pytest.raises(InvalidArgument, match="File exists"):
             await core.load_adapter("m", "x", str(once), replace=True)
-        assert core.text_model("m").adapters == {"x": str(tmp_path / "adapters" / "a")}
+        assert (await core.text_model("m")).adapters == {"x": str(tmp_path / "adapters" / "a")}
         assert await answers(served, "x") == {rotated(1)}, "the former one is back everywhere"
 
 
@@ -293,7 +295,7 @@ async def test_paths_of_the_models_own_and_others(tmp_path: Path) -> None:
         core = served.core
         write_scripted_adapter(tmp_path / "m" / "1" / "mine", rotate=2)
         await core.load_adapter("m", "mine", "mine")
-        assert core.text_model("m").adapters == {"mine": "mine"}
+        assert (await core.text_model("m")).adapters == {"mine": "mine"}
         assert await served.text(TEXT, lora_name="mine") == rotated(2)
         write_scripted_adapter(tmp_path / "elsewhere")
         with pytest.raises(InvalidArgument, match="must be inside a folder that --openai-lora-path allows"):
@@ -309,7 +311,7 @@ async def test_without_adapters_or_without_leave(tmp_path: Path) -> None:
     async with served_with(tmp_path, adapters="false") as served:
         with pytest.raises(Unsupported, match="model 'm': LoRA feature is not enabled"):
             await served.core.load_adapter("m", "a", str(tmp_path / "adapters" / "a"))
-        assert not served.core.text_model("m").takes_adapters
+        assert not (await served.core.text_model("m")).takes_adapters
     async with serve(tmp_path / "m") as served:
         for call in (served.core.load_adapter("m", "a", "a"), served.core.unload_adapter("m", "a")):
             with pytest.raises(Unsupported, match="requires --openai-lora-path"):

@@ -105,7 +105,7 @@ async def test_adapters_are_there_again(tmp_path: Path) -> None:
         for call in (core.load_adapter("m", "b", str(path)), core.unload_adapter("m", "a")):
             with pytest.raises(Unavailable, match="is asleep"):
                 await call
-        assert sorted(core.text_model("m").adapters) == ["a"]
+        assert sorted((await core.text_model("m")).adapters) == ["a"]
         await core.wake("m")
         assert await served.text(TEXT, lora_name="a") == expected
         await core.load_adapter("m", "b", str(path))

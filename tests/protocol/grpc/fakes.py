@@ -222,7 +222,7 @@ class FakeCore:
             raise InvalidArgument(str(request.parameters["failure"]))
         return has_final and count > 0
 
-    def text_model(self, name: str, version: int = LATEST_VERSION) -> TextModel:
+    async def text_model(self, name: str, version: int = LATEST_VERSION) -> TextModel:
         raise NotImplementedError  # of the HTTP edge alone
 
     async def load_adapter(self, name: str, adapter: str, path: str, *, replace: bool = False) -> None:
@@ -246,7 +246,7 @@ class FakeCore:
     def queue_room(self, name: str, version: int = LATEST_VERSION) -> QueueRoom | None:
         return None
 
-    def text_models(self) -> Sequence[TextModel]:
+    async def text_models(self) -> Sequence[TextModel]:
         return ()
 
     def takes_device_tensors(self, name: str, version: int = LATEST_VERSION) -> bool:

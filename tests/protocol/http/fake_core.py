@@ -151,7 +151,7 @@ class FakeCore:
             raise self.failure
         return True
 
-    def text_model(self, name: str, version: int = LATEST_VERSION) -> TextModel:
+    async def text_model(self, name: str, version: int = LATEST_VERSION) -> TextModel:
         for text in self.texts:
             if text.name == name:
                 return text
@@ -161,7 +161,7 @@ class FakeCore:
     def queue_room(self, name: str, version: int = LATEST_VERSION) -> QueueRoom | None:
         return None
 
-    def text_models(self) -> Sequence[TextModel]:
+    async def text_models(self) -> Sequence[TextModel]:
         return self.texts
 
     def takes_device_tensors(self, name: str, version: int = LATEST_VERSION) -> bool:

@@ -8,12 +8,16 @@ from trioton.edge_processes.linked import linked_words
 from trioton.settings import Settings
 
 BOTH = frozenset(("http", "grpc"))
+ALL = BOTH | {"openai"}
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ((), BOTH),
+        ((), ALL),
+        (("--console", "--access-log=errors", "--capture=/tmp/there"), ALL),
+        (("--access-log=all",), BOTH),
+        (("--gen-ai-telemetry=true",), BOTH),
         (("--auth-keys-file=keys.toml", "--access-log=errors", "--console", "--capture=/tmp/there"), BOTH),
     ],
 )

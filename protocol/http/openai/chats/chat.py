@@ -81,7 +81,7 @@ async def count_tokens(request: HttpRequest, body: ChatRequest) -> int:
     Raises:
         ServerError: there is no such model, or it has no tokenizer.
     """
-    target = find_target(request.core, body.model, request.settings.openai.lora_separator)
+    target = await find_target(request.core, body.model, request.settings.openai.lora_separator)
     text = target.text
     tokenizer = text.tokenizer
     if tokenizer is None:

@@ -24,8 +24,8 @@ async def load(request: HttpRequest) -> Reply:
     if not (name and path):
         raise FieldError("Both 'lora_name' and 'lora_path' must be provided.", "lora_path" if name else "lora_name")
     core = request.core
-    model = adapter_model(core, body.model or body.base_model_name, name)
-    check_adapter_name(core, model, name, request.settings.openai.lora_separator)
+    model = await adapter_model(core, body.model or body.base_model_name, name)
+    await check_adapter_name(core, model, name, request.settings.openai.lora_separator)
     await core.load_adapter(model, name, path, replace=bool(body.load_inplace))
     return _done(name, "added")
 
@@ -36,7 +36,8 @@ async def unload(request: HttpRequest) -> Reply:
     name = body.lora_name
     if not name:
         raise FieldError("'lora_name' needs to be provided to unload a LoRA adapter.", "lora_name")
-    await request.core.unload_adapter(adapter_model(request.core, body.model or body.base_model_name, name), name)
+    model = await adapter_model(request.core, body.model or body.base_model_name, name)
+    await request.core.unload_adapter(model, name)
     return _done(name, "removed")
 
 

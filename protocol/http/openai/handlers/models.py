@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from protocol.errors import InvalidArgument, NotFound, ServerError, Unavailable, shown_name
 from protocol.http.exchange import HttpRequest
+from protocol.http.openai.codec.written_lists import written_list
 from protocol.http.openai.errors import ModelNotFound
 from protocol.http.openai.targets import find_target, list_targets, target_members
-from protocol.http.reply import Reply, json_reply
+from protocol.http.reply import JSON_CONTENT, Reply, json_reply
+from protocol.sync.sliced import run_sliced
 
 _NOT_EXPLICIT = "Model load/unload requires --model-control-mode=explicit"
 
 
 async def list_models(request: HttpRequest) -> Reply:
+    targets = await list_targets(request.core, request.settings.openai.lora_separator)
     owner = request.core.server_metadata().name
-    targets = list_targets(request.core, request.settings.openai.lora_separator)
-    return json_reply({"object": "list", "data": [target_members(target, owner) for target in targets]})
+    members = (target_members(target, owner) for target in targets)
+    parts = await run_sliced(written_list({"object": "list"}, "data", members, {}))
+    return Reply(200, JSON_CONTENT, parts[0], parts[1:])
 
 
 async def retrieve_model(request: HttpRequest) -> Reply:
-    target = find_target(request.core, request.model_name, request.settings.openai.lora_separator)
+    target = await find_target(request.core, request.model_name, request.settings.openai.lora_separator)
     return json_reply(target_members(target, request.core.server_metadata().name))
 
 

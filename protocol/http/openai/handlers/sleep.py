@@ -21,24 +21,24 @@ async def sleep(request: HttpRequest) -> Reply:
     level = read_query(request.query).get("level") or "1"
     if level not in _LEVELS:
         raise FieldError(f"'level': expected {' or '.join(_LEVELS)}, got '{level:.20}'", "level")
-    await request.core.sleep(_model(request), int(level))
+    await request.core.sleep(await _model(request), int(level))
     return Reply()
 
 
 async def wake_up(request: HttpRequest) -> Reply:
     """Replies when it takes requests. All of it wakes up, whatever `tags` say."""
     _refuse_unless_allowed(request)
-    await request.core.wake(_model(request))
+    await request.core.wake(await _model(request))
     return Reply()
 
 
 async def is_sleeping(request: HttpRequest) -> Reply:
-    return json_reply({"is_sleeping": request.core.sleeping().get(_model(request), False)})
+    return json_reply({"is_sleeping": request.core.sleeping().get(await _model(request), False)})
 
 
 async def reset_prefix_cache(request: HttpRequest) -> Reply:
     _refuse_unless_allowed(request)
-    await request.core.reset_prefix_cache(_model(request))
+    await request.core.reset_prefix_cache(await _model(request))
     return Reply()
 
 
@@ -47,11 +47,11 @@ def _refuse_unless_allowed(request: HttpRequest) -> None:
         raise InvalidArgument("Sleeping, waking and resetting caches requires --openai-sleep-mode=true")
 
 
-def _model(request: HttpRequest) -> str:
+async def _model(request: HttpRequest) -> str:
     """Raises ModelNotFound, or FieldError where none is named and there is not just one."""
     given = read_query(request.query).get("model")
     if given:
-        return find_target(request.core, given).model
+        return (await find_target(request.core, given)).model
     able = sorted(request.core.sleeping())
     if len(able) == 1:
         return able[0]

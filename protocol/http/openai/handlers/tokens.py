@@ -29,7 +29,7 @@ _DETOKENIZE = BodyReader(DetokenizeRequest)
 async def tokenize(request: HttpRequest) -> Reply:
     """The token ids of a text, or of a chat in the model's template."""
     body = await read_body(request, _TOKENIZE)
-    target = find_target(request.core, body.model, request.settings.openai.lora_separator)
+    target = await find_target(request.core, body.model, request.settings.openai.lora_separator)
     text, sees = target.text, sees_pictures(request.core, target)
     tokenizer = _tokenizer(text)
     return await in_thread(request, lambda: json_reply(_tokenized(body, text, tokenizer, sees=sees)))
@@ -37,7 +37,7 @@ async def tokenize(request: HttpRequest) -> Reply:
 
 async def detokenize(request: HttpRequest) -> Reply:
     body = await read_body(request, _DETOKENIZE)
-    text = find_target(request.core, body.model, request.settings.openai.lora_separator).text
+    text = (await find_target(request.core, body.model, request.settings.openai.lora_separator)).text
     tokenizer = _tokenizer(text)
     return await in_thread(
         request, lambda: json_reply({"prompt": tokenizer.decode(body.tokens, skip_special_tokens=False)})

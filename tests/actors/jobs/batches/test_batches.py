@@ -100,7 +100,7 @@ def line(name: str) -> bytes:
     return json.dumps(members).encode() + b"\n"
 
 
-def _model_of(name: str | None) -> str:
+async def _model_of(name: str | None) -> str:
     if name != "m":
         raise NotFound(f"Unknown model: {name}")
     return "core-m"

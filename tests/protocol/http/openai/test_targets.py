@@ -13,29 +13,29 @@ ONE = TextModel("one", 1, adapters={"poet": "/p", "law": "/l"}, context_length=6
 TWO = TextModel("two", 1, adapters={"law": "/x", "art": "/a"})
 
 
-def found(name: str | None, separator: str = "", *texts: TextModel) -> tuple[str, str]:
-    target = find_target(FakeCore(texts=texts or (ONE, TWO)), name, separator)
+async def found(name: str | None, separator: str = "", *texts: TextModel) -> tuple[str, str]:
+    target = await find_target(FakeCore(texts=texts or (ONE, TWO)), name, separator)
     assert name is None or target.name == name
     return target.text.name, target.adapter
 
 
-def test_models_and_adapters_by_name() -> None:
-    assert found("one") == ("one", "")
-    assert found("poet") == ("one", "poet")
-    assert found("art", ":") == ("two", "art")
-    assert found("two:law", ":") == ("two", "law")
+async def test_models_and_adapters_by_name() -> None:
+    assert await found("one") == ("one", "")
+    assert await found("poet") == ("one", "poet")
+    assert await found("art", ":") == ("two", "art")
+    assert await found("two:law", ":") == ("two", "law")
 
 
-def test_the_core_is_asked_by_the_name_that_it_knows() -> None:
+async def test_the_core_is_asked_by_the_name_that_it_knows() -> None:
     core = FakeCore(texts=(ONE,))
-    assert find_target(core, "one").model == "one"
-    assert find_target(core, "poet").model == "one"
+    assert (await find_target(core, "one")).model == "one"
+    assert (await find_target(core, "poet")).model == "one"
 
 
-def test_without_a_name() -> None:
-    assert found(None, "", ONE) == ("one", "")
+async def test_without_a_name() -> None:
+    assert await found(None, "", ONE) == ("one", "")
     with pytest.raises(FieldError, match="'model': Field required"):
-        found(None)
+        await found(None)
 
 
 @pytest.mark.parametrize(
@@ -48,27 +48,27 @@ def test_without_a_name() -> None:
         ("one:poet:x", ":", "Unknown model: one:poet:x"),
     ],
 )
-def test_what_is_not_there(name: str, separator: str, message: str) -> None:
+async def test_what_is_not_there(name: str, separator: str, message: str) -> None:
     with pytest.raises(ModelNotFound) as caught:
-        found(name, separator)
+        await found(name, separator)
     assert caught.value.message == message
 
 
-def test_an_adapter_of_two_models() -> None:
+async def test_an_adapter_of_two_models() -> None:
     with pytest.raises(FieldError, match="adapter 'law' is one of several models: 'one', 'two'"):
-        found("law")
+        await found("law")
 
 
-def test_a_model_without_text() -> None:
+async def test_a_model_without_text() -> None:
     with pytest.raises(FieldError, match="model 'echo' has no text") as caught:
-        found("echo")
+        await found("echo")
     assert caught.value.param == "model"
 
 
-def test_the_list() -> None:
+async def test_the_list() -> None:
     core = FakeCore(texts=(ONE,))
-    assert [target.name for target in list_targets(core)] == ["one", "poet", "law"]
-    _, poet, _ = list_targets(core, "/")
+    assert [target.name for target in await list_targets(core)] == ["one", "poet", "law"]
+    _, poet, _ = await list_targets(core, "/")
     assert target_members(poet, "me") == {
         "id": "one/poet",
         "object": "model",

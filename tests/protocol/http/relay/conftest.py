@@ -57,6 +57,8 @@ async def relays(nursery: trio.Nursery, serve: Serve) -> AsyncIterator[Relays]:
         keys: ToldKeys | None = None,
         memory: int = 1 << 30,
         settings: HttpSettings = HttpSettings(),  # noqa: B008 (frozen)
+        has_texts: bool = False,
+        keeps_responses: bool = True,
     ) -> Relayed:
         core = await serve(None if behind is None else behind.core, services=behind)
 
@@ -69,7 +71,9 @@ async def relays(nursery: trio.Nursery, serve: Serve) -> AsyncIterator[Relays]:
         app: App
         app = relay = RelayApp(relayed.upstreams, account, relayed.refused.append, 60, 0.1)
         if linked is not None:
-            app = LinkedApp(Linked(linked, keys, _know_all), settings, relay)
+            app = LinkedApp(
+                Linked(linked, keys, _know_all), settings, relay, has_texts=has_texts, keeps_responses=keeps_responses
+            )
         nursery.start_soon(relayed.upstreams.run)
         host, relayed.port = await nursery.start(serve_app, app, "127.0.0.1", 0, ConnectionLimits(), trio.Event())
         relayed.url = f"http://{host}:{relayed.port}"
