@@ -136,7 +136,8 @@ ROOMS: dict[str, dict[str, str]] = {
         "metrics": "connections errors exchange metrics_page reply settings",
         "server": "app connections direct_infer routes settings",
         "cloud": "app codec connections errors exchange handlers reply route route_table routes settings wrapped",
-        "relay": "anthropic app body charges errors exchange handlers head openai reply route route_table routes settings",
+        "relay": "anthropic app body charges errors exchange handlers head openai reply route route_table routes"
+        " settings",
     },
     "protocol.grpc": {
         "settings": "",
