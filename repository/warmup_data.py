@@ -22,6 +22,8 @@ WARMUP_DIRECTORY = "warmup"
 
 # More bytes than any model's input; a slip in `dims` must not take the machine's memory.
 MAX_INPUT_BYTES = 1 << 32
+# More runs than warm any model up; a slip in `count` must not keep the model loading for ever.
+MAX_COUNT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,11 @@ def _sample(config: ModelConfig, warmup: ModelWarmup, model_directory: Path) -> 
         raise InvalidArgument(
             f"warmup sample '{warmup.name}' of model '{config.name}' has batch_size {warmup.batch_size}, but "
             f"max_batch_size is {config.max_batch_size}"
+        )
+    if warmup.count > MAX_COUNT:
+        raise InvalidArgument(
+            f"warmup sample '{warmup.name}' of model '{config.name}' has count {warmup.count}, at most {MAX_COUNT} is "
+            "allowed"
         )
     missing = [entry.name for entry in config.input if not entry.optional and entry.name not in warmup.inputs]
     if missing:

@@ -222,8 +222,11 @@ class BackgroundRequests:
         count = min(max(most, lane.joining.overdue(now)), len(lane.waiting))
         if not count:
             return 0
-        for joining in others:
-            joining.riding.went(now)
+        if most:
+            for joining in others:
+                joining.riding.went(now)
+        else:  # an overdue one, whatever the live requests allow
+            lane.joining.riding.withdraw()
         lane.joining.started(now)
         starting = [lane.waiting.popleft() for _ in range(count)]
         self._pace.gone(count, sum(tensor.byte_size for entry in starting for tensor in entry.request.inputs), now)

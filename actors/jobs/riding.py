@@ -289,6 +289,11 @@ class Riding:
         """Whether of those that were allowed last fewer may go as well: others cost as little at another time."""
         return self._offer.price <= self._may_be_late()
 
+    def withdraw(self) -> None:
+        """What was allowed last does not go: whatever goes in its place has no price. Whom that makes late is paid for
+        afterwards."""
+        self._offer = _NO_OFFER
+
     def went(self, now: float) -> None:
         """Of those that might go, at least one did."""
         offer, self._offer = self._offer, _NO_OFFER

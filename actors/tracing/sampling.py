@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 from actors.tracing.settings import TENSORS, TIMESTAMPS, invalid_reason
 from protocol.server_settings import TraceSettings
 
+# Models whose requests are counted; with more, all are counted anew.
+KEPT_MODELS = 4096
+
 
 @dataclass(eq=False, slots=True)
 class TraceStream:
@@ -56,6 +59,8 @@ class TraceSampling:
         if seen is None:
             if not is_known(model):
                 return False
+            if len(self._seen) >= KEPT_MODELS:  # most of them have gone
+                self._seen.clear()
             seen = 0
         rate = self._settings.rate
         if rate == 0:

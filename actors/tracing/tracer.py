@@ -17,7 +17,7 @@ from actors.tracing.record import RequestTrace, TensorBudget
 from actors.tracing.sampling import TraceSampling
 from actors.tracing.settings import CHANGEABLE, TracerSettings, changed, followed, invalid_reason, parse_changes
 from actors.tracing.sink import CannotTrace, TraceSink
-from protocol.errors import InvalidArgument, ServerError, shown_name
+from protocol.errors import InvalidArgument, NotFound, ServerError, shown_name
 from protocol.server_settings import Trace, TraceSettings
 
 logger = logging.getLogger("trioton.tracer")
@@ -30,6 +30,9 @@ WRITTEN_AT_ONCE = 256
 TENSOR_BYTES = 64 * 1024 * 1024
 # How long a write may take, and at the end what is then left to be sent.
 GRACE_SECONDS = 5.0
+
+# Models with settings of their own, from which on those that are not there any more are looked for.
+KEPT_MODELS = 256
 
 _FIELDS = frozenset(CHANGEABLE.values())
 
@@ -58,6 +61,7 @@ class Tracer:
         # Models with settings of their own, and which of them are (fields of TraceSettings); the others follow.
         self._models: dict[str, TraceSampling] = {}
         self._own: dict[str, frozenset[str]] = {}
+        self._look_at = KEPT_MODELS
         self.is_sampling = False
         self._last_id = 0
         self._budget = TensorBudget(TENSOR_BYTES)
@@ -136,9 +140,22 @@ class Tracer:
         """Put settings in force; a model with none of its own follows the global ones."""
         if own:
             self._models[name], self._own[name] = TraceSampling(settings), own
+            if len(self._models) >= self._look_at:
+                self._forget_gone()
         else:
             self._models.pop(name, None)
             self._own.pop(name, None)
+
+    def _forget_gone(self) -> None:
+        """Drop the settings of models that do not exist any more."""
+        for name in list(self._models):
+            try:
+                self._is_model_ready(name)
+            except NotFound:
+                del self._models[name], self._own[name]
+            except ServerError:  # it is only unloaded
+                continue
+        self._look_at = max(KEPT_MODELS, 2 * len(self._models))
 
     def _look_again(self) -> None:
         self.is_sampling = self._finished is not None and any(

@@ -22,7 +22,7 @@ from protocol.open_connections import Open, OpenConnections
 from protocol.reactor.arrivals import Arrivals, Listening
 from protocol.reactor.drivers import the_poller
 from protocol.reactor.replies import Replies
-from protocol.reactor.tls import agreed_protocol, server_stream
+from protocol.reactor.tls_wire import TlsWire
 from protocol.services import EdgeServices
 
 __all__ = ["ConnectionLimits", "GrpcSettings", "Keepalive", "serve_calls", "serve_grpc"]
@@ -147,26 +147,24 @@ class _Server:
     async def _serve(self, stream: trio.SocketStream, peer: str | None) -> None:
         with contextlib.suppress(OSError):  # gone already
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        transport: trio.abc.Stream = stream
-        if self._settings.tls is not None:
-            transport = tls = server_stream(stream, self._settings.tls)
-            if not await self._has_secured(tls):
-                await trio.aclose_forcefully(tls)
-                return
-        if self._is_draining:
-            await trio.aclose_forcefully(transport)
+        if self._settings.tls is None:
+            await self._run(Connection(stream, self._shared, peer))
             return
-        connection = Connection(transport, self._shared, peer)
+        async with contextlib.aclosing(TlsWire(stream, self._settings.tls, peer)) as secured:
+            if await self._has_secured(secured) and not self._is_draining:
+                await self._run(Connection(secured, self._shared))
+
+    async def _run(self, connection: Connection) -> None:
         self._connections.add(connection)
         try:
             await connection.run()
         finally:
             self._connections.discard(connection)
 
-    async def _has_secured(self, tls: trio.SSLStream[trio.SocketStream]) -> bool:
+    async def _has_secured(self, wire: TlsWire) -> bool:
         """Whether the peer agrees on TLS and HTTP/2, in time."""
         with trio.move_on_after(self._settings.limits.handshake_timeout):
-            return await agreed_protocol(tls) == ALPN_PROTOCOL
+            return await wire.shake_hands() == ALPN_PROTOCOL
         self._counts.count("grpc", "handshake_timeout")
         return False
 

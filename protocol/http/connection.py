@@ -7,6 +7,7 @@ the client's first bytes (prior knowledge), or with a request that asks for it (
 from __future__ import annotations
 
 import math
+import ssl
 from dataclasses import dataclass
 
 import trio
@@ -22,8 +23,8 @@ from protocol.http.http2.upgraded.connection import UpgradedConnection
 from protocol.http.http2.upgraded.factory import UpgradedConnections
 from protocol.http.settings import LEAVE_SECONDS, ConnectionLimits, OnLimit
 from protocol.limits.request_memory import RequestMemory
-from protocol.reactor.tls import agreed_protocol
-from protocol.reactor.transport import PlainWire, TlsWire, Wire
+from protocol.reactor.tls_wire import TlsWire
+from protocol.reactor.transport import PlainWire, Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,6 @@ class Connection:
     __slots__ = (
         "_has_ended",
         "_is_leaving",
-        "_is_tls",
         "_protocol",
         "_retired",
         "_retires_at",
@@ -61,15 +61,15 @@ class Connection:
     def __init__(
         self,
         served: Served,
-        stream: trio.SocketStream | trio.SSLStream[trio.SocketStream],
+        stream: trio.SocketStream,
         retires_at: float = math.inf,
         peer: str | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._served = served
         self._retires_at = retires_at
         self._retired: Http1 | Http2Connection | UpgradedConnection | None = None
-        self._is_tls = isinstance(stream, trio.SSLStream)
-        self.wire: Wire = TlsWire(stream) if isinstance(stream, trio.SSLStream) else PlainWire(stream, peer)
+        self.wire: Wire = PlainWire(stream, peer) if tls is None else TlsWire(stream, tls, peer)
         self._running = trio.CancelScope()
         self._shaking_hands = trio.CancelScope()
         self._protocol: Http1 | Http2Connection | UpgradedConnection | None = None
@@ -121,7 +121,7 @@ class Connection:
             served.on_limit,
             served.date,
             direct=served.direct,
-            may_upgrade=not self._is_tls,
+            may_upgrade=not isinstance(self.wire, TlsWire),
         )
         self._protocol = http1
         if self._is_leaving:
@@ -187,6 +187,6 @@ class Connection:
         if not isinstance(self.wire, TlsWire):
             return ""
         with trio.move_on_after(self._served.limits.header_timeout):
-            return await agreed_protocol(self.wire.stream)
+            return await self.wire.shake_hands()
         self._served.on_limit("header_timeout")
         return None

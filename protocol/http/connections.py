@@ -29,7 +29,6 @@ from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
 from protocol.limits.request_memory import RequestMemory
 from protocol.open_connections import Count, Open
 from protocol.reactor.arrivals import Arrivals, Listening
-from protocol.reactor.tls import server_stream
 from protocol.sync.sliced import SLICE_SECONDS
 from protocol.sync.wakeup import Wakeup
 
@@ -167,8 +166,7 @@ class ConnectionServer:
             return
         with suppress(OSError):  # gone already
             transport.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        stream = transport if self._tls is None else server_stream(transport, self._tls)
-        connection = Connection(self._served, stream, self._end_of_age(), peer)
+        connection = Connection(self._served, transport, self._end_of_age(), peer, self._tls)
         self._connections.add(connection)
         if self.is_leaving:
             connection.leave()
@@ -184,7 +182,7 @@ class ConnectionServer:
 
     async def _close(self, connection: Connection) -> None:
         try:
-            await connection.wire.aclose()  # in TLS this says goodbye
+            await connection.wire.aclose()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client was faster
         except Exception as error:

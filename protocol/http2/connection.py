@@ -41,7 +41,6 @@ from protocol.http2.frames import (
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
-    Frame,
     FrameReader,
     check_dependency,
     frame,
@@ -84,18 +83,17 @@ class ServerConnection(FrameSender):
     decoded.
 
     Attributes:
-        frames_left: what `receive_data` has yet to give the events of.
+        has_frames_left: `receive_data` has yet to give the events of some that have come.
     """
 
     __slots__ = (
         "_block",
         "_events",
-        "_failure",
         "_max_block_size",
         "_stream_window",
         "_updated",
         "frames",
-        "frames_left",
+        "has_frames_left",
         "request_headers",
     )
 
@@ -124,11 +122,10 @@ class ServerConnection(FrameSender):
         self._stream_window = stream_window
         self._events: list[Event] = []
         self._updated: list[int] = []  # streams with a new window, since the last event about that
-        self.frames_left: list[Frame] = []
-        self._failure: ProtocolError | None = None  # behind these
+        self.has_frames_left = False
 
     def receive_data(self, data: Buffer | None, most: int = sys.maxsize) -> list[Event]:
-        """Parse received bytes to events, those of so many frames at most. The others are in `frames_left`: then
+        """Parse received bytes to events, those of so many frames at most. Where it `has_frames_left` then,
         nothing more may be received before None, in place of bytes, has given them. The data of a large DATA frame is
         not copied.
 
@@ -137,11 +134,9 @@ class ServerConnection(FrameSender):
         """
         happened = self._events = []
         try:
-            frames, failure = (self.frames_left, self._failure) if data is None else self.frames.read(data)
-            if len(frames) > most:
-                frames, self.frames_left, self._failure, failure = frames[:most], frames[most:], failure, None
-            elif data is None:
-                self.frames_left, self._failure = [], None
+            reader = self.frames
+            frames, failure = reader.read(data, most)
+            self.has_frames_left = reader.has_more
             takers = _ON_FRAME
             for kind, flags, stream_id, payload in frames:
                 if self._block is not None:

@@ -6,6 +6,7 @@ Source: RFC 9113, sections 4 and 6.
 from __future__ import annotations
 
 import struct
+import sys
 from typing import TypeAlias
 
 from h2.exceptions import FrameDataMissingError, FrameTooLargeError, ProtocolError
@@ -81,12 +82,13 @@ class FrameReader:
     The payload of a frame is a copy; a view where a copy would not keep much less alive.
 
     Attributes:
+        has_more: bytes have come that `read` has not looked at.
         under_way: of a DATA frame that is given in pieces its flags, its stream, and how many bytes are to come.
     """
 
     __slots__ = (
-        *("_any_may_have", "_max_frame_size", "_needed", "_padding", "_preface", "_rest", "_rest_size"),
-        "under_way",
+        *("_any_may_have", "_max_frame_size", "_needed", "_padding", "_position", "_preface", "_rest", "_rest_size"),
+        *("_unread", "has_more", "under_way"),
     )
 
     def __init__(self, max_frame_size: int) -> None:
@@ -98,35 +100,47 @@ class FrameReader:
         self._needed = 0  # with fewer bytes nothing more can be said
         self._padding = b""  # the start of the frame that stands for the padding behind the pieces
         self.under_way: tuple[int, int, int] | None = None
+        self.has_more = False
+        self._unread: Buffer = b""
+        self._position = 0
 
-    def read(self, data: Buffer) -> tuple[list[Frame], ProtocolError | None]:
+    def read(self, data: Buffer | None, most: int = sys.maxsize) -> tuple[list[Frame], ProtocolError | None]:
         """Frames, as far as they are there, and what is wrong with the bytes behind them: the client does not greet
         with HTTP/2's preface, or it announces a frame that is larger than it was told, or than is held of its kind
-        (FrameTooLargeError)."""
+        (FrameTooLargeError).
+
+        No more than so many: where it `has_more` then, None in place of bytes goes on."""
         found: list[Frame] = []
-        if self._preface:
-            size = min(len(self._preface), len(data))
-            if self._preface[:size] != data[:size]:
-                return found, ProtocolError("Invalid HTTP/2 preamble.")
-            self._preface = self._preface[size:]
-            data = data[size:]
-        if self._rest:
-            self._rest.append(data)
-            self._rest_size += len(data)
-            if self._rest_size < self._needed:
-                return found, None
-            data = b"".join(self._rest)
-            self._rest.clear()
-        position, end = 0, len(data)
+        if data is None:
+            data, position = self._unread, self._position
+            self._unread, self.has_more = b"", False
+        else:
+            position = 0
+            if self._preface:
+                size = min(len(self._preface), len(data))
+                if self._preface[:size] != data[:size]:
+                    return found, ProtocolError("Invalid HTTP/2 preamble.")
+                self._preface = self._preface[size:]
+                data = data[size:]
+            if self._rest:
+                self._rest.append(data)
+                self._rest_size += len(data)
+                if self._rest_size < self._needed:
+                    return found, None
+                data = b"".join(self._rest)
+                self._rest.clear()
+            if self.under_way is not None and data:
+                flags, stream_id, left = self.under_way
+                position = min(left, len(data))
+                found.append(self._data_piece(flags, stream_id, left, memoryview(data)[:position]))
+                if self._padding and self.under_way is None:
+                    data, position = self._before_padding(data[position:]), 0
+        end = len(data)
         is_large = end > _SPLIT_ABOVE
-        if self.under_way is not None and end:
-            flags, stream_id, left = self.under_way
-            position = min(left, end)
-            found.append(self._data_piece(flags, stream_id, left, memoryview(data)[:position]))
-            if self._padding and self.under_way is None:
-                data = self._before_padding(data[position:])
-                position, end = 0, len(data)
         while end - position >= HEADER_SIZE:
+            if len(found) >= most:
+                self._unread, self._position, self.has_more = data, position, True
+                return found, None
             high, low, kind, flags, stream_id = unpack_header(data, position)
             size = high << 16 | low
             if size > self._any_may_have:

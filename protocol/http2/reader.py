@@ -121,7 +121,7 @@ class Http2Reader:
         to its own frames."""
         while not (self.is_lost or self.has_failed):
             await self._out.wait_heard()
-            if self._h2.frames_left:
+            if self._h2.has_frames_left:
                 await _REST.wait()
                 self.take(None)
                 self.end_burst()
@@ -160,7 +160,7 @@ class Http2Reader:
                         raise
                     except Exception as error:
                         self._fail_stream(event, error)
-                if not h2.frames_left:
+                if not h2.has_frames_left:
                     return
                 data, now = None, perf_counter()
                 end = end or now + _MOST_SECONDS
@@ -228,7 +228,7 @@ class Http2Reader:
             if data is None:
                 return
             self.take(data)
-            is_filled = len(data) == size and not self._h2.frames_left  # more has come
+            is_filled = len(data) == size and not self._h2.has_frames_left  # more has come
             if is_filled:
                 room = self._room()
             self._size = MAX_RECEIVE_SIZE if is_filled and room is None else RECEIVE_SIZE
@@ -241,7 +241,7 @@ class Http2Reader:
                     self.take(bytes(behind[: count - len(room)]))
         if not (self.is_lost or self.has_failed):
             self._out.end_burst()
-        if self.is_lost or self.has_failed or self._h2.frames_left or not self._out.is_heard:
+        if self.is_lost or self.has_failed or self._h2.has_frames_left or not self._out.is_heard:
             self._unpark()
 
     def _room(self) -> memoryview | None:

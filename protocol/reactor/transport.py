@@ -1,4 +1,4 @@
-"""Transport: bytes in and out of one accepted connection, a plain socket or TLS.
+"""Transport: bytes in and out of one accepted connection, a plain socket or any stream (TLS is in `tls_wire`).
 
 Flow: kernel -> [transport] -> an edge's connection -> [transport] -> kernel
 
@@ -76,18 +76,18 @@ class PlainWire:
         self._socket.setblocking(False)
         self._has_failed = False
         self._peer = peer
-        _spare_pacing(self._socket)
+        spare_pacing(self._socket)
 
     @property
     def peer(self) -> str:
         if self._peer is None:
-            self._peer = _address(self._socket.getpeername)
+            self._peer = address_of(self._socket.getpeername)
         return self._peer
 
     @property
     def is_lost(self) -> bool:
         # The system tells an error once, to whoever comes first.
-        self._has_failed = self._has_failed or _has_error(self._socket)
+        self._has_failed = self._has_failed or has_error(self._socket)
         return self._has_failed
 
     @property
@@ -211,7 +211,7 @@ class PlainWire:
             self._socket.close()
 
 
-def _has_error(connected: socket.socket | trio.socket.SocketType) -> bool:
+def has_error(connected: socket.socket | trio.socket.SocketType) -> bool:
     """Whether the system has an error to tell of the connection, which is told once."""
     try:
         return connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
@@ -219,7 +219,7 @@ def _has_error(connected: socket.socket | trio.socket.SocketType) -> bool:
         return True
 
 
-def _spare_pacing(accepted: socket.socket) -> None:
+def spare_pacing(accepted: socket.socket) -> None:
     """A client on the same machine: there is no network between that could be congested. Where the system's congestion
     control estimates a bandwidth and sends no faster than that (BBR), large responses would wait for nothing."""
     if accepted.family not in (socket.AF_INET, socket.AF_INET6) or not hasattr(socket, "TCP_CONGESTION"):
@@ -238,10 +238,8 @@ class StreamWire:
 
     @property
     def peer(self) -> str:
-        stream: object = self._stream
-        while (inner := getattr(stream, "transport_stream", None)) is not None:  # TLS
-            stream = inner
-        return _address(stream.socket.getpeername) if isinstance(stream, trio.SocketStream) else ""
+        stream = self._stream
+        return address_of(stream.socket.getpeername) if isinstance(stream, trio.SocketStream) else ""
 
     @property
     def is_lost(self) -> bool:
@@ -280,7 +278,6 @@ class StreamWire:
         return await self.send(b"".join(parts), pause_seconds, on_pause)
 
     async def send_eof(self) -> None:
-        """TLS ends both directions at once: the goodbye is part of closing."""
         if isinstance(self._stream, trio.abc.HalfCloseableStream):
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 await self._stream.send_eof()
@@ -292,22 +289,6 @@ class StreamWire:
 
     def abort(self) -> None:
         raise NotImplementedError("there is no socket to be seen")
-
-
-class TlsWire(StreamWire):
-    """Over Trio's TLS on a TCP socket, which tells whether the connection is lost."""
-
-    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
-        super().__init__(stream)
-        self.stream = stream
-
-    @property
-    def is_lost(self) -> bool:
-        self._has_failed = self._has_failed or _has_error(self.stream.transport_stream.socket)
-        return self._has_failed
-
-    def abort(self) -> None:
-        self.stream.transport_stream.socket.close()
 
 
 def wire_over(stream: trio.abc.Stream, peer: str | None = None) -> Wire:
@@ -328,7 +309,7 @@ def split(parts: Sequence[Buffer], size: int) -> tuple[list[Buffer], list[Buffer
     return [*parts], []
 
 
-def _address(find: Callable[[], Any]) -> str:
+def address_of(find: Callable[[], Any]) -> str:
     """An address as text; empty for a socket that has none, or whose client has gone."""
     try:
         address = find()

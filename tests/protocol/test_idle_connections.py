@@ -25,6 +25,7 @@ from protocol.http2.flood_limits import FloodLimits
 from protocol.http2.reader import Http2Reader
 from protocol.http2.response_headers import ResponseHeaders
 from protocol.http2.writer import Writer
+from protocol.reactor.tls_wire import TlsWire
 from protocol.reactor.transport import PlainWire
 
 OF_EACH_CONNECTION = (
@@ -47,6 +48,7 @@ OF_EACH_CONNECTION = (
     PlainWire,
     ResponseHeaders,
     ServerConnection,
+    TlsWire,
     Writer,
 )
 

@@ -119,6 +119,9 @@ REFUSED = {
     "warmup setting expects input 'IN' to have input_data_type set": warmup(""),
     "which must stay within the model's directory 'warmup'": warmup('input_data_file: "../secret"'),
     "cannot read file": warmup('input_data_file: "absent"'),
+    "sample 's' of model 'm' has count 2147483648, at most 100000 is allowed": warmup(
+        "zero_data: true", more="batch_size: 1 count: 2147483648"
+    ),
     "has batch_size 5, but max_batch_size is 4": warmup("zero_data: true", more="batch_size: 5"),
     "has for input 'IN' data_type TYPE_INT32, but the model expects TYPE_FP32": warmup(
         "zero_data: true", data_type="TYPE_INT32"

@@ -18,10 +18,10 @@ from protocol.grpc.codec.wire import Field, encode_varint, field_start, top_leve
 # A shorter field is parsed.
 LONG_ABOVE = 1 << 14
 INPUTS = 5
-_CONTENTS = 5
+CONTENTS = 5
 # Of InferTensorContents, by field number.
 _FLOATS = {6: DataType.FP32, 7: DataType.FP64}
-_NO_CONTENTS = field_start(_CONTENTS, 0)
+_NO_CONTENTS = field_start(CONTENTS, 0)
 _NONE_NARROWER: frozenset[DataType] = frozenset()
 
 
@@ -61,19 +61,23 @@ def cut_contents(data: memoryview, fields: Sequence[Field]) -> Cut:
     return parts, found
 
 
-def long_inputs(data: memoryview, fields: Sequence[Field]) -> Iterator[tuple[int, int, memoryview]]:
-    """The place of the field of each, and that of the input, and its message."""
+def long_inputs(
+    data: memoryview, fields: Sequence[Field], above: int | None = None
+) -> Iterator[tuple[int, int, memoryview]]:
+    """Those longer than so many bytes, `LONG_ABOVE` else: the place of the field of each, and that of the input, and
+    its message."""
+    least = LONG_ABOVE if above is None else above
     count = 0
     for place, field in enumerate(fields):
         if field.number == INPUTS and field.is_delimited:
-            if field.end - field.value > LONG_ABOVE:
+            if field.end - field.value > least:
                 yield place, count, data[field.value : field.end]
             count += 1
 
 
 def contents_of(tensor: memoryview) -> Field | None:
     """None where there is not one field of them, which a parser then has to put together."""
-    contents = [field for field in top_level_fields(tensor) or () if field.number == _CONTENTS]
+    contents = [field for field in top_level_fields(tensor) or () if field.number == CONTENTS]
     return contents[0] if len(contents) == 1 and contents[0].is_delimited else None
 
 

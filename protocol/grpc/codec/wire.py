@@ -12,7 +12,7 @@ from typing import NamedTuple
 from protocol.messages import Buffer
 
 # Requests have tens of fields. One made of millions is for the parser, which is not written in Python.
-_MAX_FIELDS = 4096
+MAX_FIELDS = 4096
 
 
 @lru_cache(maxsize=1024)
@@ -65,7 +65,7 @@ def top_level_fields(data: Buffer) -> list[Field] | None:
                 position += 4
             case _:  # groups, which proto3 has not
                 return None
-        if key < 8 or not start < position <= end or len(fields) == _MAX_FIELDS:
+        if key < 8 or not start < position <= end or len(fields) == MAX_FIELDS:
             return None
         fields.append(Field(key >> 3, key & 7 == 2, start, value, position))
     return fields

@@ -29,6 +29,7 @@ from protocol.http2.driver import ConnectionDriver
 from protocol.http2.flood_limits import FloodLimits
 from protocol.http2.output import RETIRING_PING
 from protocol.http2.reader import Http2Reader
+from protocol.reactor.tls_wire import TlsWire
 from protocol.reactor.transport import wire_over
 from protocol.sync.wakeup import Wakeup
 
@@ -57,9 +58,9 @@ class Connection:
         "_wire",
     )
 
-    def __init__(self, transport: trio.abc.Stream, shared: Shared, peer: str | None = None) -> None:
+    def __init__(self, transport: trio.abc.Stream | TlsWire, shared: Shared, peer: str | None = None) -> None:
         limits = shared.limits
-        self._wire = wire_over(transport, peer)
+        self._wire = transport if isinstance(transport, TlsWire) else wire_over(transport, peer)
         self._shared = shared
         self._limits = limits
         self._h2 = ServerConnection(

@@ -17,6 +17,7 @@ from actors.jobs.background import BackgroundRequests
 from actors.jobs.joining import MOST_WAIT_SECONDS
 from actors.jobs.live_times import ENOUGH
 from actors.jobs.pace import ROW_SECONDS, SHARE, WHILE_SECONDS
+from actors.jobs.riding import _Offer
 from actors.mail.reply_slot import ReplySlot
 from backends.registry import BackendRegistry
 from protocol.errors import ServerError
@@ -119,6 +120,23 @@ async def test_what_is_known_of_a_model_is_forgotten_when_it_is_loaded_anew(
         await it.ask_many(1)
         await it.live()
         assert it.background._lanes["m"].joining.riding is not riding
+
+
+async def test_one_that_is_overdue_pays_for_no_other(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """What its own model would have let go, had others not forbidden it, has not gone."""
+    async with served(tmp_path, fake_backend(seconds=0.05)) as it:
+        it.nursery.start_soon(it.live)
+        await wait_all_tasks_blocked()
+        await it.ask_many(2)
+        for _ in range(40):
+            await it.live()
+        lane, now = it.background._lanes["m"], trio.current_time()
+        riding = lane.joining.riding
+        await it.ask_many(2)
+        lane.joining.last_start, riding._credit = -math.inf, 3.0
+        assert riding._offered(7, _Offer(0.0, 2.0))
+        assert it.background._submit(lane, 0, now) == 1
+        assert riding._credit == 3.0
 
 
 async def test_live_requests_to_another_model_hold_them_back(tmp_path: Path, autojump_clock: MockClock) -> None:

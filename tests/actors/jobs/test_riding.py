@@ -169,3 +169,12 @@ def test_what_it_says_is_always_possible(
         assert riding.in_gap(8, pause, now) in range(9)
         riding.went(now)
         assert -MOST_DEBT <= riding._credit <= MOST_CREDIT
+
+
+def test_what_goes_in_place_of_what_was_allowed_has_no_price() -> None:
+    riding = of_quick()
+    riding._credit = MOST_CREDIT
+    assert riding.aside(8, 1, 100.0) == 8
+    riding.withdraw()
+    riding.went(100.0)
+    assert riding._credit == MOST_CREDIT

@@ -278,3 +278,29 @@ def test_it_is_what_the_edges_expect() -> None:
     assert trace is None
     assert not tracer().follows_context
     assert RequestTrace.__doc__
+
+
+async def test_settings_of_models_that_have_gone_do_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of one that is only unloaded do."""
+    monkeypatch.setattr(actors.tracing.tracer, "KEPT_MODELS", 4)
+    there: set[str] = set()
+
+    def is_ready(name: str) -> bool:
+        if name in there:
+            return True
+        if name == "unloaded":
+            raise Unavailable("not now")
+        raise NotFound("unknown")
+
+    made = Tracer(TracerSettings(TraceSettings()), is_ready)
+    there |= {"kept", "unloaded"}
+    for name in sorted(there):
+        made.update({"trace_rate": ["7"]}, name)
+    there.remove("unloaded")
+    for number in range(100):
+        there.add(f"m{number}")
+        made.update({"trace_rate": ["5"]}, f"m{number}")
+        there.remove(f"m{number}")
+    assert len(made._models) == len(made._own) <= 6
+    there.add("unloaded")
+    assert [made.settings(name).rate for name in ("kept", "unloaded")] == [7, 7]

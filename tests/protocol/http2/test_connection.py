@@ -261,7 +261,7 @@ def test_the_events_of_so_many_frames_are_given_at_a_time() -> None:
     _, server = pair()
     pings = b"".join(frame(frames.PING, frames.ACK, 0, number.to_bytes(8, "big")) for number in range(5))
     happened = [server.receive_data(pings, 2)]
-    while server.frames_left:
+    while server.has_frames_left:
         happened.append(server.receive_data(None, 2))
     assert [len(some) for some in happened] == [2, 2, 1]
     numbers = [event.ping_data[-1] for some in happened for event in some if isinstance(event, events.PingAckReceived)]
@@ -275,4 +275,4 @@ def test_what_is_wrong_behind_frames_that_wait_is_found_behind_them() -> None:
     assert len(server.receive_data(None, 1)) == 1
     with pytest.raises(ProtocolError):
         server.receive_data(None, 1)
-    assert not server.frames_left
+    assert not server.has_frames_left

@@ -115,3 +115,34 @@ def test_frames_before_what_is_wrong_are_there() -> None:
     found, error = reader().read(frame(frames.PING, 0, 0, b"12345678") + frames.frame_header(MAX + 1, 0, 0, 1))
     assert found == [(frames.PING, 0, 0, b"12345678")]
     assert isinstance(error, FrameTooLargeError)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 100])
+@pytest.mark.parametrize("piece", [3, 50, 30_000])
+def test_no_more_than_are_asked_for_are_cut(most: int, piece: int) -> None:
+    """The bytes behind them are looked at when the next are."""
+    bounded = reader()
+    data = b"".join(frame(frames.PING, 0, 0, number.to_bytes(8, "big")) for number in range(20))
+    data += frame(frames.DATA, 1, 1, bytes(20_000)) + frame(frames.DATA, 9, 1, b"\2abc\0\0") + frame(200, 0, 0) * 5
+    seen: list[Frame] = []
+    for start in range(0, len(data), piece):
+        part: bytes | None = data[start : start + piece]
+        while part is not None or bounded.has_more:
+            found, error = bounded.read(part, most)
+            assert error is None
+            assert len(found) <= most
+            seen += found
+            part = None
+    whole = reader()
+    expected = [each for start in range(0, len(data), piece) for each in read(whole, data[start : start + piece])]
+    assert [(*each[:3], bytes(each[3])) for each in seen] == [(*each[:3], bytes(each[3])) for each in expected]
+
+
+def test_what_is_wrong_behind_as_many_as_were_asked_for_is_found_later() -> None:
+    found = reader()
+    wrong = frame(frames.PING, 0, 0, b"12345678") * 2 + frames.frame_header(MAX + 1, 0, 0, 1)
+    assert found.read(wrong, 2) == ([(frames.PING, 0, 0, b"12345678")] * 2, None)
+    assert found.has_more
+    rest, error = found.read(None, 2)
+    assert rest == []
+    assert isinstance(error, FrameTooLargeError)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import ssl
-import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import trio
 import trustme
 from cryptography.hazmat.primitives import serialization
-from trio.testing import open_stream_to_socket_listener
 
-from protocol.reactor import tls
-from protocol.reactor.tls import CertificateError, TlsFiles, agreed_protocol, server_context, server_stream
+from protocol.reactor.tls import CertificateError, TlsFiles, server_context
 
 
 @pytest.fixture(scope="module")
@@ -86,35 +81,3 @@ def test_an_encrypted_key(files: TlsFiles, tmp_path: Path) -> None:
     )
     with pytest.raises(CertificateError, match=r"locked\.pem' is encrypted, expected one that is not"):
         server_context(TlsFiles(files.certificate, locked), ())
-
-
-@pytest.mark.parametrize("is_trusted", [True, False])
-async def test_a_trio_that_shows_less(
-    is_trusted: bool, files: TlsFiles, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Handshakes, and their failures, are the same where the private attributes that spare work are not there."""
-    monkeypatch.setattr(trio.SSLStream, "__getattribute__", _without_privates)
-    only_ours = TlsFiles(files.certificate, files.key)
-    trusting = ssl.create_default_context()
-    if is_trusted:
-        authority.configure_trust(trusting)
-    trusting.set_alpn_protocols(["h2"])
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with listener, trio.open_nursery() as nursery:
-        client = trio.SSLStream(await open_stream_to_socket_listener(listener), trusting, server_hostname="127.0.0.1")
-        nursery.start_soon(_handshake, client)
-        stream = server_stream(await listener.accept(), server_context(only_ours, ("h2",)))
-        assert await agreed_protocol(stream) == ("h2" if is_trusted else None)
-        await trio.aclose_forcefully(stream)
-
-
-async def _handshake(client: trio.SSLStream[trio.SocketStream]) -> None:
-    with suppress(trio.BrokenResourceError):
-        await client.do_handshake()
-    await trio.aclose_forcefully(client)
-
-
-def _without_privates(stream: object, name: str) -> object:
-    if name in ("_handshook", "_outgoing") and sys._getframe(1).f_code.co_filename == tls.__file__:
-        raise AttributeError(name)
-    return object.__getattribute__(stream, name)

@@ -39,15 +39,23 @@ async def detokenize(request: HttpRequest) -> Reply:
     body = await read_body(request, _DETOKENIZE)
     text = (await find_target(request.core, body.model, request.settings.openai.lora_separator)).text
     tokenizer = _tokenizer(text)
-    return await in_thread(
-        request, lambda: json_reply({"prompt": tokenizer.decode(body.tokens, skip_special_tokens=False)})
-    )
+    return await in_thread(request, lambda: json_reply({"prompt": _detokenized(body.tokens, text, tokenizer)}))
 
 
 def _tokenizer(text: TextModel) -> Tokenizer:
     if text.tokenizer is None:
         raise FieldError(f"model '{text.name}' has no tokenizer", "model")
     return text.tokenizer
+
+
+def _detokenized(ids: Sequence[int], text: TextModel, tokenizer: Tokenizer) -> str:
+    unknown = min((each for each in set(ids) if not tokenizer.has_token(each)), default=None)
+    if unknown is not None:
+        raise FieldError(
+            f"'tokens': {unknown} is no token of model '{text.name}', whose tokenizer has {tokenizer.vocabulary_size}",
+            "tokens",
+        )
+    return tokenizer.decode(ids, skip_special_tokens=False)
 
 
 def _tokenized(body: TokenizeRequest, text: TextModel, tokenizer: Tokenizer, *, sees: bool) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.datatypes import DataType
-from protocol.errors import ServerError
-from protocol.grpc.codec import long_contents, packed_contents
+from protocol.errors import InvalidArgument, ServerError
+from protocol.grpc.codec import long_contents, number_contents, packed_contents
 from protocol.grpc.codec.infer import WireRequest, decode_request
 from protocol.grpc.codec.long_contents import LongContents, has_long_contents, parse_long_request
 from protocol.grpc.codec.messages import parse
 from protocol.grpc.codec.request_templates import RequestTemplates
+from protocol.grpc.codec.wire import encode_varint, field_start
 from protocol.messages import LaidOutTensor
 from protocol.proto import message_class
 from tests.sliced import finished
@@ -39,7 +40,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short contents are long, and windows small."""
     monkeypatch.setattr(packed_contents, "LONG_ABOVE", 0)
     monkeypatch.setattr(long_contents, "_LARGE_ABOVE", 0)
-    monkeypatch.setattr(long_contents, "_WINDOW", 16)
+    monkeypatch.setattr(number_contents, "_WINDOW", 16)
+    monkeypatch.setattr(long_contents, "_SMALL_INPUT", 0)
     monkeypatch.setattr(long_contents, "_TEXTS", 3)
 
 
@@ -156,3 +158,92 @@ def test_who_cannot_wait_is_told() -> None:
     assert np.array_equal(
         decode_request(finished(parse_long_request(memoryview(floats)))).request.inputs[0].as_numpy(), np.ones(20000)
     )
+
+
+def on_wire(contents: bytes, datatype: str, count: int, *, more: bytes = b"") -> bytes:
+    """A message with one tensor, of contents on the wire; `more` are other fields of it."""
+    start: Any = message_class("inference.ModelInferRequest.InferInputTensor")(
+        name="a", datatype=datatype, shape=[count]
+    )
+    tensor: bytes = start.SerializeToString() + more + field_start(5, len(contents)) + contents
+    return b"\x0a\x01m" + field_start(5, len(tensor)) + tensor
+
+
+def alone(field: str, values: list[Any]) -> bytes:
+    """Contents whose numbers are not packed."""
+    number = message_class("inference.InferTensorContents").DESCRIPTOR.fields_by_name[field].number
+    if field in ("fp32_contents", "fp64_contents"):
+        size, key = (4, number << 3 | 5) if field == "fp32_contents" else (8, number << 3 | 1)
+        return b"".join(bytes([key]) + np.array(value, f"<f{size}").tobytes() for value in values)
+    return b"".join(bytes([number << 3]) + encode_varint(int(value) & (1 << 64) - 1) for value in values)
+
+
+NUMBERS = [field for field in VALUES if field != "bytes_contents"]
+
+
+@given(data=st.data(), field=st.sampled_from(NUMBERS))
+def test_numbers_that_are_not_packed(data: st.DataObject, field: str) -> None:
+    """Or in part, in any order."""
+    values, names = VALUES[field]
+    runs = data.draw(st.lists(st.tuples(st.booleans(), st.lists(values, max_size=20)), max_size=4))
+    contents = b""
+    for is_packed, numbers in runs:
+        message: Any = message_class("inference.InferTensorContents")(**{field: numbers})
+        contents += message.SerializeToString() if is_packed else alone(field, numbers)
+    whole = on_wire(contents, data.draw(st.sampled_from(names)), sum(len(numbers) for _, numbers in runs))
+    assert outcome(whole, in_slices=True) == outcome(whole, in_slices=False)
+
+
+@given(st.binary(max_size=60), st.sampled_from(["INT32", "FP32", "BYTES"]))
+def test_contents_of_any_bytes(contents: bytes, datatype: str) -> None:
+    whole = on_wire(contents, datatype, 3)
+    alone, slices = outcome(whole, in_slices=False), outcome(whole, in_slices=True)
+    assert alone == slices or "is not a valid inference.ModelInferRequest message" in alone[1]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "contents"),
+    [
+        ("INT32", b"\x10\x05" * 100_000),
+        ("FP32", b"\x35abcd" * 50_000),
+        ("FP64", b"\x39abcdefgh" * 30_000),
+        ("BOOL", b"\x08\x01" * 100_000),
+    ],
+)
+def test_a_million_fields_are_numbers_without_objects(datatype: str, contents: bytes) -> None:
+    size = {"INT32": 2, "FP32": 5, "FP64": 9, "BOOL": 2}[datatype]
+    data = memoryview(on_wire(contents, datatype, len(contents) // size))
+    assert has_long_contents(data)
+    wire = finished(parse_long_request(data))
+    assert not wire.message.inputs[0].contents.ListFields()
+    (tensor,) = decode_request(wire).request.inputs
+    assert tensor.as_numpy().shape == (len(contents) // size,)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (on_wire(b"\x10\x05\x20\x05" * 80_000, "INT32", 160_000), "contents are in several fields"),
+        (on_wire(b"\x12\x01\x05" * 100_000, "INT32", 100_000), "contents are in several fields"),
+        (on_wire(b"\x10\x05" * 160_000, "INT32", 160_002, more=b"\x2a\x04\x10\x05\x10\x05"), "in several fields"),
+        (b"\x0a\x01m" + b"\x3a\x00" * 200_000, "more than 4096 fields"),
+        (b"\x0a\x01m" + b"\x2a\x00" * 200_000, "more than 4096 fields"),
+        (b"\x0a\x01m" + b"\x78\x00" * 200_000, "more than 4096 fields"),
+        (b"\x0a\x01m" + b"\x7b" * 300_000, "more than 4096 fields, or broken ones"),
+        (b"\x0a\x01m" + field_start(6, 300_000) + b"\x12\x00" * 150_000, "field 6 of the request"),
+        (b"\x0a\x01m" + field_start(5, 300_004) + b"\x1a\xe0\xa7\x12" + b"\x01" * 300_000, "at most 64 dimensions"),
+        (
+            b"\x0a\x01m" + 100 * (field_start(5, 8000) + b"\x22\x00" * 4000),
+            "the inputs of the request have more than 16384 fields",
+        ),
+    ],
+    ids=[
+        *("two_kinds", "many_parts", "two_contents", "raws", "inputs", "unknown", "groups", "outputs", "shape"),
+        "parameters",
+    ],
+)
+def test_what_only_a_parser_could_read_is_refused_if_it_is_large(data: bytes, told: str) -> None:
+    assert has_long_contents(memoryview(data))
+    error, text = outcome(data, in_slices=True)
+    assert error is InvalidArgument
+    assert told in text

@@ -81,6 +81,7 @@ async def test_tokenize() -> None:
         ("/detokenize", {}, 400),
         ("/detokenize", {"tokens": ["a"]}, 400),
         ("/detokenize", {"tokens": [-1]}, 400),
+        ("/detokenize", {"tokens": [0, 10**9]}, 400),
         ("/detokenize", {"tokens": [1 << 40]}, 400),
     ],
 )
