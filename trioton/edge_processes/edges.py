@@ -142,6 +142,7 @@ class EdgeProcesses:
                 edge.number,
                 0 if edge.process is None else edge.process.load.open_count,
                 edge.figures.restarts,
+                edge.figures.relayed,
                 edge.figures.lag(),
             )
             for edge in self._edges

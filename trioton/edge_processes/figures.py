@@ -15,12 +15,33 @@ from trioton.edge_processes.messages import Figures, KeyUse
 from trioton.loop_lag import BOUNDS_SECONDS, LoopLag
 
 
+class RelayedCalls:
+    """In the edge process: requests that it has had the core's edge answer."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def note(self) -> None:
+        self._count += 1
+
+    def take(self) -> int:
+        """How many there were since the last time."""
+        count, self._count = self._count, 0
+        return count
+
+
 class FigureSource:
     """In the edge process: what has changed since the last time."""
 
     def __init__(
-        self, limits: LimitCounter, failures: CallbackFailures, lag: LoopLag, connections: OpenConnections
+        self,
+        limits: LimitCounter,
+        failures: CallbackFailures,
+        lag: LoopLag,
+        connections: OpenConnections,
+        relayed: RelayedCalls | None = None,
     ) -> None:
+        self._relayed = relayed or RelayedCalls()
         self._limits = limits
         self._failures = failures
         self._lag = lag
@@ -40,6 +61,7 @@ class FigureSource:
             [now - before for now, before in zip(buckets, self._told_lags, strict=True)],
             lags.total - self._told_seconds,
             {word: counts.streams for word, counts in self._connections.counts().items()},
+            self._relayed.take(),
         )
         self._told_limits, self._told_failures = limits, failures
         self._told_lags, self._told_seconds = buckets, lags.total
@@ -78,6 +100,7 @@ class EdgeFigures:
     ) -> None:
         self.streams: Mapping[str, int] = {}
         self.restarts = 0
+        self.relayed = 0
         self._ledger = ledger
         self._running: Counter[str] = Counter()
         self._limits = limits
@@ -94,6 +117,7 @@ class EdgeFigures:
             self._lags = [before + more for before, more in zip(self._lags, figures.lags, strict=True)]
             self._seconds += figures.lag_seconds
         self.streams = figures.streams
+        self.relayed += figures.relayed
 
     def add_use(self, use: KeyUse) -> None:
         ledger = self._ledger()

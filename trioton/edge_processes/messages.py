@@ -89,7 +89,7 @@ class Figures(msgspec.Struct, frozen=True, tag=True):
     """What has been counted since the last ones, and requests under way on connections of HTTP/2 now.
 
     `limits` are refusals by protocol and limit, `failures` defects by their place, `lags` observations of the loop's
-    lag by bucket, with their sum in seconds.
+    lag by bucket, with their sum in seconds, `relayed` requests that the core's own edge was to answer.
     """
 
     limits: list[tuple[str, str, int]]
@@ -97,6 +97,7 @@ class Figures(msgspec.Struct, frozen=True, tag=True):
     lags: list[int]
     lag_seconds: float
     streams: dict[str, int]
+    relayed: int = 0
 
 
 ToEdge: TypeAlias = Connect | Leave | Stop | KeysChanged | Ping

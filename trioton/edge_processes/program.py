@@ -30,7 +30,7 @@ from trioton.allocator import give_back_when_idle, keep_freed_memory
 from trioton.edge_processes.access_lines import LineSender
 from trioton.edge_processes.channel import Channel, ChannelLost
 from trioton.edge_processes.failed_calls import FailureTeller
-from trioton.edge_processes.figures import FigureSource, KeyUseSource
+from trioton.edge_processes.figures import FigureSource, KeyUseSource, RelayedCalls
 from trioton.edge_processes.linked import Linking, Tracing
 from trioton.edge_processes.log import log_to
 from trioton.edge_processes.messages import (
@@ -86,7 +86,8 @@ class EdgeProgram:
         self._keys = ToldKeys(lambda: self._core.keys_number, self._core) if start.has_keys else None
         self._key_use = None if self._keys is None else KeyUseSource(self._keys.ledger)
         self._keys_changed = Wakeup()
-        self._figures = FigureSource(self._limits, self._failures, self._lag, self._connections)
+        self._relayed = RelayedCalls()
+        self._figures = FigureSource(self._limits, self._failures, self._lag, self._connections, self._relayed)
         self._arrivals = {
             word: HandedOver(address, partial(self._note_end, word)) for word, address in start.addresses.items()
         }
@@ -132,6 +133,7 @@ class EdgeProgram:
             connections=self._connections,
             memory=memory,
             linking=self._linking(memory),
+            relayed=self._relayed,
             leaving=self._leaving,
             stop=self._stop,
         )

@@ -25,6 +25,7 @@ from protocol.open_connections import OpenConnections
 from protocol.reactor.arrivals import HandedOver
 from protocol.reactor.tls import server_context
 from protocol.services import Linked
+from trioton.edge_processes.figures import RelayedCalls
 from trioton.edge_processes.linked import LinkedInference, Linking
 from trioton.edge_processes.start import EdgeStart
 
@@ -47,6 +48,7 @@ class Serving:
     leaving: trio.Event
     stop: trio.Event
     linking: Linking
+    relayed: RelayedCalls
 
 
 def edge_services(start: EdgeStart, serving: Serving) -> Iterator[Serve]:
@@ -67,6 +69,7 @@ def edge_services(start: EdgeStart, serving: Serving) -> Iterator[Serve]:
                 failures=serving.failures,
                 connections=serving.connections,
                 linked=_grpc_linked(start, serving) if word in start.linked else None,
+                on_call=serving.relayed.note,
             )
         else:
             yield partial(_serve_http, start, serving, word, tls)
@@ -86,7 +89,7 @@ async def _serve_http(
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     settings = start.http if word == "http" else replace(start.http, interface=Interface.OPENAI)
-    upstreams = Upstreams(partial(serving.open_upstream, word))
+    upstreams = Upstreams(partial(serving.open_upstream, word), serving.relayed.note)
     on_limit = partial(serving.limits.count, "http")
     relay = RelayApp(upstreams, serving.memory, on_limit, settings.body_timeout, settings.linger)
     app: App = relay

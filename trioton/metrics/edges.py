@@ -11,6 +11,12 @@ from trioton.metrics.families import Family, Sample, Series
 _CONNECTIONS = Family("trioton_edge_connections", "gauge", "Number of open connections of an edge process")
 _RESTARTS = Family("trioton_edge_restarts_total", "counter", "Number of times that an edge process was started again")
 
+_RELAYED = Family(
+    "trioton_edge_relayed_requests_total",
+    "counter",
+    "Number of requests that an edge process has passed on to the core's process to be answered",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class EdgeReading:
@@ -19,6 +25,7 @@ class EdgeReading:
     number: int
     connections: int
     restarts: int
+    relayed: int
     lag: HistogramSnapshot
 
 
@@ -28,3 +35,4 @@ def edge_series(edges: Sequence[EdgeReading]) -> Iterator[Series]:
         labels = (("edge", str(edge.number)),)
         yield Series(_CONNECTIONS, labels, (Sample(edge.connections),))
         yield Series(_RESTARTS, labels, (Sample(edge.restarts),))
+        yield Series(_RELAYED, labels, (Sample(edge.relayed),))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import trio
@@ -36,11 +37,12 @@ async def serve_relayed(
     failures: CallbackFailures,
     connections: OpenConnections,
     linked: Linked | None = None,
+    on_call: Callable[[], None] = lambda: None,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """As `serve_grpc`, with the core's edge behind `open_upstream` to answer the calls; inference is run by `linked`,
-    if it is there."""
-    upstreams = Upstreams(open_upstream)
+    if it is there. `on_call` is called for each call that the core's edge answers."""
+    upstreams = Upstreams(open_upstream, on_call)
     replies = Replies(failures)
     relay = Relay(upstreams, settings.compression_level)
     templates = RequestTemplates()

@@ -240,8 +240,10 @@ class Upstream:
 class Upstreams:
     """Those of one edge, one for each client."""
 
-    def __init__(self, open_one: Open) -> None:
+    def __init__(self, open_one: Open, on_call: Callable[[], None] = lambda: None) -> None:
+        """`on_call` is called for each call."""
         self._open = open_one
+        self._on_call = on_call
         self._of_clients: dict[str, Upstream] = {}
         self._opening: dict[str, trio.Lock] = {}
         self._nursery: trio.Nursery | None = None
@@ -259,6 +261,7 @@ class Upstreams:
 
     async def call(self, client: str, headers: Sequence[Header]) -> UpstreamCall:
         """Begin a call of that client. Raises UpstreamLost."""
+        self._on_call()
         upstream = self._of_clients.get(client)
         if upstream is None or upstream.is_lost:
             upstream = await self._connected(client)

@@ -105,8 +105,10 @@ class Upstream:
 class Upstreams:
     """All of one edge. `run` closes those that nobody has used for a while."""
 
-    def __init__(self, open_one: Open) -> None:
+    def __init__(self, open_one: Open, on_request: Callable[[], None] = lambda: None) -> None:
+        """`on_request` is called for each request."""
         self._open = open_one
+        self._on_request = on_request
         self._idle: OrderedDict[str, list[Upstream]] = OrderedDict()  # the client that was served last is the last
         self._count = 0
 
@@ -116,6 +118,7 @@ class Upstreams:
 
     async def take(self, client: str) -> Upstream:
         """For one request of that client; to be given back or closed. Raises NoResponse."""
+        self._on_request()
         idle = self._idle.get(client)
         if idle:
             self._count -= 1

@@ -7,28 +7,31 @@ from protocol.limits.counter import LimitCounter
 from protocol.open_connections import Open, OpenConnections
 from protocol.quotas.accounts import Ledger, Terms
 from protocol.quotas.quota import Unit
-from trioton.edge_processes.figures import EdgeFigures, FigureSource, KeyUseSource
+from trioton.edge_processes.figures import EdgeFigures, FigureSource, KeyUseSource, RelayedCalls
 from trioton.edge_processes.messages import KeyUse
 from trioton.loop_lag import LoopLag
 
 
 def test_what_was_told_is_not_told_again() -> None:
     limits, failures, lag, connections = LimitCounter(), CallbackFailures(), LoopLag(), OpenConnections()
-    source = FigureSource(limits, failures, lag, connections)
+    relayed = RelayedCalls()
+    source = FigureSource(limits, failures, lag, connections, relayed)
     core_limits, core_failures = LimitCounter(), CallbackFailures()
     sums = EdgeFigures(core_limits, core_failures)
     with connections.of("http", lambda: Open(3, 2)):
         limits.count("http", "idle_timeout")
         failures.note("poller", ValueError("x"), "a test")
         lag._lags.observe(0.004)
+        relayed.note()
         sums.add(source.take())
         limits.count("http", "idle_timeout")
         lag._lags.observe(9.0)
+        relayed.note()
         sums.add(source.take())
         sums.add(source.take())
     assert core_limits.counts() == {("http", "idle_timeout"): 2}
     assert core_failures.counts() == {"poller": 1}
-    assert sums.streams == {"http": 2}
+    assert (sums.streams, sums.relayed) == ({"http": 2}, 2)
     snapshot = sums.lag()
     assert (snapshot.cumulative[-1], snapshot.total) == (2, 9.004)
     assert snapshot.cumulative[:4] == (0, 0, 1, 1)

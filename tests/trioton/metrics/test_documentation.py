@@ -79,7 +79,7 @@ async def test_the_page_has_every_metric(nursery: trio.Nursery) -> None:
         connections=connections,
         jobs=lambda: RunnerFigures(store=StoreFigures(dict.fromkeys(JobState, 0), 0.0, 0), webhooks=WebhookFigures()),
         capture=Capture(CaptureSettings(), CaptureWriter(CaptureSettings(), FolderTarget(PAGE.parent))),
-        edges=lambda: [EdgeReading(1, 0, 0, LoopLag().snapshot())],
+        edges=lambda: [EdgeReading(1, 0, 0, 0, LoopLag().snapshot())],
     )
     with connections.of("http", Open):
         shown = [series.family for source in metrics.sources for series in source()]
