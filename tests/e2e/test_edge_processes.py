@@ -163,7 +163,8 @@ def test_an_edge_that_is_killed_loses_its_own_connections_only(server: ServerPro
         goals = [client.outcomes[200] + 5 for client in clients]
         assert eventually(lambda: all(each.outcomes[200] > goal for each, goal in zip(clients, goals, strict=True)))
     assert sum(1 for client in clients if set(client.outcomes) != {200}) == 3
-    assert all(sum(client.outcomes.values()) - client.outcomes[200] <= 1 for client in clients)
+    # One that is opened again before the end is seen may be handed to the same edge.
+    assert all(sum(client.outcomes.values()) - client.outcomes[200] <= 2 for client in clients)
     assert metric(server, "trioton_edge_restarts_total", edge="1") == 1
     assert edges_of(server)[2] == edges[2]
     assert "edge process 1 has ended (signal 9)" in server.log
