@@ -122,8 +122,9 @@ def test_no_place_is_lost(tmp_path: Path, module: str, edges: int) -> None:
         for thread in threads:
             thread.join()
         assert not failures
+        # What edge processes count comes once in a second.
+        assert eventually(lambda: metric(server, "trioton_key_requests_total", key="alice") > 100)
         assert eventually(lambda: metric(server, "trioton_key_running_requests", key="alice") == 0)
-        assert metric(server, "trioton_key_requests_total", key="alice") > 100
         url = f"http://{server.addresses['http']}/v2/models/m/infer"
         answer = httpx.post(url, content=BODY, headers={"authorization": f"Bearer {KEY}"})
         assert answer.headers["ratelimit"] == f'"concurrent_requests";r={PLACES - 1};t=1'
