@@ -28,6 +28,9 @@ _SEARCH_WINDOW = 1 << 18
 _STRING_WINDOW = 1 << 15
 _KEY_SIZE = 256  # bytes that a key and its colon take at most to be seen across two windows
 
+# The lead of what follows an element without a comma, which is a mistake. The blank keeps a number from going on.
+AFTER_ELEMENT = b"0 "
+
 _OPEN, _CLOSE, _OPEN_BRACE, _CLOSE_BRACE, _COMMA, _QUOTE = b'[]{},"'
 _IN_STRING = re.compile(rb'(?:[^"\\]|\\.)*+', re.DOTALL)
 _BLANKS = b" \t\r\n"
@@ -68,32 +71,30 @@ def find_long_arrays(text: memoryview, key: re.Pattern[bytes]) -> Sliced[list[Lo
     found: list[LongArray] = []
     position, size = 0, len(text)
     while position < size:
-        window = bytes(text[position : position + _SEARCH_WINDOW])
-        match = key.search(window)
+        begin, window = position, bytes(text[position : position + _SEARCH_WINDOW])
+        end = begin + len(window)
         yield
-        if match is None:
-            position += max(len(window) - _KEY_SIZE, 1) if position + len(window) < size else size
-            continue
-        start = position + match.end() - 1
-        array = yield from _scan(text, start)
-        if array is None:
-            position = start + 1
-            continue
-        position = max(array.end, start + 1)
-        if array.end - start > LONG_ABOVE:
-            found.append(array)
+        while position < end and (match := key.search(window, position - begin)) is not None:
+            start = begin + match.end() - 1
+            array = yield from _scan(text, start)
+            position = start + 1 if array is None else max(array.end, start + 1)
+            if array is not None and array.end - start > LONG_ABOVE:
+                found.append(array)
+        if position < end:
+            position = max(position, end - _KEY_SIZE, begin + 1) if end < size else size
     return found
 
 
 def _scan(text: memoryview, start: int) -> Sliced[LongArray | None]:
     """The array that begins at `start`; None for one that cannot be cut."""
     array = LongArray(start)
-    position, depth, lead, width = start + 1, 1, b"", WINDOW
+    # Of many short arrays, each is found in a window that is no longer than they are.
+    position, depth, lead, width = start + 1, 1, b"", LONG_ABOVE
     while True:
         window = bytes(text[position : position + width])
         is_last = position + len(window) == len(text)
-        is_flat = depth == 1 and not (b"[" in window or b'"' in window or b"{" in window)
-        found = _flat(window) if is_flat else _nested(window, depth)
+        found = _flat(window) if depth == 1 else None
+        found = _nested(window, depth) if found is None else found
         yield
         if found is None:
             return None
@@ -123,7 +124,7 @@ def _scan(text: memoryview, start: int) -> Sliced[LongArray | None]:
         if window[opened.end() : opened.end() + 1] == b'"':
             string_end = yield from _string_end(text, position + opened.end() + 1)
             array.pieces.append(Piece(position, string_end, depth, depth, lead, is_long_string=True))
-            position, lead, width = string_end, b"0", WINDOW
+            position, lead, width = string_end, AFTER_ELEMENT, WINDOW
             if bytes(text[position : position + 1]) == b",":
                 position, lead = position + 1, b","
             continue
@@ -132,10 +133,13 @@ def _scan(text: memoryview, start: int) -> Sliced[LongArray | None]:
             return None
 
 
-def _flat(window: bytes) -> tuple[int, int, int]:
-    """As `_nested`, of a window without strings and opening brackets."""
+def _flat(window: bytes) -> tuple[int, int, int] | None:
+    """As `_nested`, of a window in which the array has no strings, objects and arrays; None for others."""
     end = window.find(b"]")
-    return end, window.rfind(b",") if end < 0 else -1, 1
+    elements = window if end < 0 else window[:end]
+    if b"[" in elements or b'"' in elements or b"{" in elements:
+        return None
+    return end, elements.rfind(b",") if end < 0 else -1, 1
 
 
 def _nested(window: bytes, depth: int) -> tuple[int, int, int] | None:

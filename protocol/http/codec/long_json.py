@@ -18,7 +18,7 @@ import msgspec
 
 from protocol.errors import InvalidArgument
 from protocol.http.codec.json_text import SURROGATE_ESCAPE, JsonReader
-from protocol.http.codec.long_arrays import LongArray, Piece
+from protocol.http.codec.long_arrays import AFTER_ELEMENT, LongArray, Piece
 from protocol.http.codec.packed_data import PackedData
 from protocol.sync.sliced import Sliced
 
@@ -114,7 +114,7 @@ def read_arrays(
     for number, (array, data) in enumerate(zip(arrays, found, strict=True)):
         for piece in array.pieces:
             # One that follows another without a comma is none.
-            if piece.is_long_string and piece.lead != b"0" and (yield from data.add_long_string(text, piece)):
+            if piece.is_long_string and piece.lead != AFTER_ELEMENT and (yield from data.add_long_string(text, piece)):
                 continue
             try:
                 elements = _elements(text, piece)
@@ -169,7 +169,7 @@ def _opening(text: memoryview, piece: Piece) -> bytes:
 
 
 def _without_lead(elements: list[Any], piece: Piece, opening: bytes) -> list[Any]:
-    if opening.endswith((b"0", b"0,")):
+    if opening.endswith((AFTER_ELEMENT, b"0,")):
         inner = elements
         for _ in range(piece.before - 1):
             inner = inner[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import example, given
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from protocol.datatypes import DataType
 from protocol.errors import InvalidArgument, ServerError
-from protocol.http.codec import long_arrays, long_json, packed_data
+from protocol.http.codec import long_arrays, long_infer, long_json, packed_data
 from protocol.http.codec.infer import DecodedRequest, decode_infer_request
-from protocol.http.codec.long_arrays import WINDOW
+from protocol.http.codec.long_arrays import LONG_ABOVE, WINDOW
 from protocol.http.codec.long_infer import decode_long_request
 from protocol.http.errors import BodyTooLarge
 from protocol.messages import LaidOutTensor
@@ -195,6 +195,8 @@ TWENTY = b"[" + b",".join(b"%d.5" % number for number in range(20)) + b"]"
         pytest.param(body_of(b'["%b\n"]' % (b"x" * 300), "BYTES", "[1]"), id="a control character"),
         pytest.param(body_of(b'["%b\xff"]' % (b"x" * 300), "BYTES", "[1]"), id="no text"),
         pytest.param(body_of(b'["%b' % (b"x" * 300), "BYTES", "[1]"), id="a string without an end"),
+        pytest.param(body_of(b'["%b"0,"x"]' % (b"x" * 300), "BYTES", "[2]"), id="a number behind a string"),
+        pytest.param(body_of(b'["%b".5,"x"]' % (b"x" * 300), "BYTES", "[2]"), id="a part of a number behind a string"),
         pytest.param(body_of(b'["%b"]' % (b"x" * 300), "FP32", "[1]"), id="a string that is no number"),
         pytest.param(body_of(TWENTY, more=b',"parameters":{"p":{"data":%b}}' % TWENTY), id="in a parameter"),
         pytest.param(body_of(TWENTY, more=b',"other":{"data":%b}' % TWENTY), id="in what is ignored"),
@@ -260,6 +262,25 @@ def test_a_slice_has_a_bounded_share_of_the_text(data: str, monkeypatch: pytest.
     taken = steps(decode_long_request(body, None, model_name="m", model_version=1, max_input_size=LIMIT))
     assert max(longest) <= WINDOW
     assert taken >= 2 * len(text) / WINDOW, "of the scan, and of parsing"
+
+
+def test_many_short_arrays_are_found_without_a_look_at_all_that_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_arrays, "WINDOW", WINDOW)
+    monkeypatch.setattr(long_arrays, "LONG_ABOVE", LONG_ABOVE)
+
+    class Text(bytearray):
+        """Counts the bytes that are copied of it."""
+
+        copied = 0
+
+        def __getitem__(self, place: Any) -> Any:
+            Text.copied += len(found := super().__getitem__(place))
+            return bytes(found)
+
+    one = b'{"name":"a","data":[1]},'
+    text = Text(one * 10_000)
+    assert finished(long_arrays.find_long_arrays(cast(memoryview, text), long_infer.DATA)) == []
+    assert Text.copied < 10_000 * (LONG_ABOVE + 2 * len(one))
 
 
 def test_a_long_string_is_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
