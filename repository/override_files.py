@@ -15,6 +15,8 @@ from repository.held_directory import HeldDirectory
 from repository.layout import ModelDirectory
 
 _PREFIX = "trioton-override-"
+# Of one path: models' files are in few, and to make them takes a step each.
+_MOST_DIRECTORIES = 64
 
 
 class OverrideFiles(HeldDirectory):
@@ -82,5 +84,10 @@ def _normalised(path: str) -> str:
     if "\0" in path or normal in (".", "..") or normal.startswith("../"):
         raise InvalidArgument(
             f"Invalid file parameter 'file:{path}' with normalized path '{normal}' must stay within model directory."
+        )
+    if (count := normal.count("/")) > _MOST_DIRECTORIES:
+        raise InvalidArgument(
+            f"Invalid file parameter 'file:{path[:100]}…': expected at most {_MOST_DIRECTORIES} directories, got "
+            f"{count}"
         )
     return normal

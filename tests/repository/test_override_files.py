@@ -73,3 +73,11 @@ def test_paths_that_lead_out_of_it_are_refused(given: str, temporary: Path) -> N
     with pytest.raises(InvalidArgument, match="must stay within model directory"):
         OverrideFiles("m", {given: b"x"})
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("count", [65, 5_000])
+def test_paths_of_very_many_directories_are_refused(count: int, temporary: Path) -> None:
+    with pytest.raises(InvalidArgument, match=f"expected at most 64 directories, got {count}"):
+        OverrideFiles("m", {"d/" * count + "f": b"x"})
+    assert list(temporary.iterdir()) == []
+    OverrideFiles("m", {"d/" * 64 + "f": b"x"}).release()
