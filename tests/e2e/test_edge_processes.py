@@ -163,8 +163,7 @@ def test_an_edge_that_is_killed_loses_its_own_connections_only(server: ServerPro
         goals = [client.outcomes[200] + 5 for client in clients]
         assert eventually(lambda: all(each.outcomes[200] > goal for each, goal in zip(clients, goals, strict=True)))
     assert sum(1 for client in clients if set(client.outcomes) != {200}) == 3
-    # One that is opened again before the end is seen may be handed to the same edge.
-    assert all(sum(client.outcomes.values()) - client.outcomes[200] <= 2 for client in clients)
+    assert all(sum(client.outcomes.values()) - client.outcomes[200] <= 1 for client in clients)
     assert metric(server, "trioton_edge_restarts_total", edge="1") == 1
     assert edges_of(server)[2] == edges[2]
     assert "edge process 1 has ended (signal 9)" in server.log
@@ -184,6 +183,23 @@ def test_an_edge_that_hangs_is_passed_by_and_killed(server: ServerProcess) -> No
     finally:
         if is_running(stuck):
             os.kill(stuck, signal.SIGCONT)
+
+
+def test_what_a_killed_edge_had_not_received_goes_to_another(models: Path) -> None:
+    with ServerProcess(f"--edge-processes={EDGES}", repository=models) as server:
+        address = server.addresses["http"]
+        edge = edges_of(server)[1]
+        os.kill(edge, signal.SIGSTOP)
+        try:
+            with ExitStack() as stack:
+                clients = [stack.enter_context(Asking(address)) for _ in range(6)]
+                assert eventually(lambda: sum(client.outcomes[200] > 5 for client in clients) == 3)
+                os.kill(edge, signal.SIGKILL)
+                assert eventually(lambda: all(client.outcomes[200] > 5 for client in clients))
+            assert all(set(client.outcomes) == {200} for client in clients)
+        finally:
+            if is_running(edge):
+                os.kill(edge, signal.SIGKILL)
 
 
 def test_a_core_that_is_killed_takes_its_edges_along(models: Path) -> None:

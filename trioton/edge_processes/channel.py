@@ -114,16 +114,20 @@ class Channel(Generic[_Sent, _Received]):
         Raises:
             ChannelLost: there is none.
         """
-        while True:
-            try:
-                data, ancillary, flags, _ = self._socket.recvmsg(
-                    MOST_BYTES, socket.CMSG_SPACE(_FD.itemsize), getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-                )
-                break
-            except BlockingIOError:
-                await trio.lowlevel.wait_readable(self._socket)
-            except OSError as error:
-                raise ChannelLost(str(error)) from None
+        while (found := self.receive_at_once()) is None:
+            await trio.lowlevel.wait_readable(self._socket)
+        return found
+
+    def receive_at_once(self) -> tuple[_Received, socket.socket | None] | None:
+        """As `receive`; None where nothing is there yet."""
+        try:
+            data, ancillary, flags, _ = self._socket.recvmsg(
+                MOST_BYTES, socket.CMSG_SPACE(_FD.itemsize), getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+            )
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise ChannelLost(str(error)) from None
         passed = _passed(ancillary)
         try:
             if not data or flags & socket.MSG_TRUNC:

@@ -61,7 +61,8 @@ class EdgeContext:
     """What all edge processes share. `relayed` are the core's own edges by their words, `changed` is told when there is
     an edge that may take connections. `generation` is moved whenever what edges keep of the models, or of the `keys` of
     clients, may be wrong; `tracing` samples their requests. `log_access` takes lines of the access log, and how many
-    were lost before them; `note_failed` is told of failed requests."""
+    were lost before them; `note_failed` is told of failed requests. `hand_back` takes connections, with the words of
+    their services, that were handed to an edge which has ended before it received them."""
 
     start: Callable[[int], EdgeStart]
     relayed: Mapping[str, HandedOver]
@@ -73,6 +74,7 @@ class EdgeContext:
     tracing: TraceControl
     log_access: Callable[[bytes, int], None]
     note_failed: Callable[[FailedCall], None]
+    hand_back: Callable[[str, socket.socket], None]
 
 
 class EdgeProcess:
@@ -100,9 +102,16 @@ class EdgeProcess:
         context = self._context
         own, its = channel_pair()
         link, its_link = socket.socketpair()
-        with its, its_link:
-            self._channel = Channel(own, ToCore)
-            self._process = process = self._spawn(its, its_link)
+        self._channel = Channel(own, ToCore)
+        its_end: Channel[ToCore, ToEdge] = Channel(its, ToEdge)
+        with its_link:
+            try:
+                self._process = process = self._spawn(its, its_link)
+            except BaseException:
+                its_end.close()
+                self._channel.close()
+                link.close()
+                raise
         name = f"edge {self._number}"
         served = LinkServer(
             *(context.core, link),
@@ -117,6 +126,7 @@ class EdgeProcess:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._channel.write)
                     nursery.start_soon(self._check)
+                    nursery.start_soon(self._take_back, process, its_end)
                     nursery.start_soon(self._serve_link, served)
                     try:
                         await self._receive(self._channel)
@@ -126,6 +136,7 @@ class EdgeProcess:
             pass
         finally:
             self.load.is_ready = False
+            its_end.close()
             self._channel.close()
             with trio.CancelScope(shield=True):
                 await self._reap(process)
@@ -166,6 +177,24 @@ class EdgeProcess:
     def tell_keys(self) -> None:
         """Others are in force."""
         self._tell(KeysChanged())
+
+    async def _take_back(self, process: subprocess.Popen[bytes], its_end: Channel[ToCore, ToEdge]) -> None:
+        """Once it has ended, have others take the connections that it was handed and has not received: its end is kept
+        open for that. With that closed, the channel ends."""
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            await trio.lowlevel.wait_readable(descriptor)
+        finally:
+            os.close(descriptor)
+        self.load.is_ready = False
+        with suppress(ChannelLost):
+            while (found := its_end.receive_at_once()) is not None:
+                message, passed = found
+                if isinstance(message, Connect) and passed is not None:
+                    self._context.hand_back(message.word, passed)
+                elif passed is not None:
+                    passed.close()
+        its_end.close()
 
     async def _serve_link(self, served: LinkServer) -> None:
         await served.run()

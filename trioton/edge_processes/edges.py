@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -100,6 +101,7 @@ class EdgeProcesses:
         self._changed = WaitingTasks()
         self._generation: Generation | None = None  # while it runs
         self._handed = 0
+        self._handed_back: deque[tuple[_Service, socket.socket]] = deque()
         self._is_stopping = False
         self._failure: EdgeStartError | None = None
         self._running = trio.CancelScope()
@@ -199,6 +201,7 @@ class EdgeProcesses:
             self.tracing,
             self._log_access,
             self._note_failed,
+            self._hand_back,
         )
         accepting = trio.Event()
         async with trio.open_nursery() as nursery:
@@ -222,6 +225,7 @@ class EdgeProcesses:
     async def _accept_all(self, ended: trio.Event) -> None:
         with self._accepting:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._hand_again)
                 for service in self._services.values():
                     nursery.start_soon(self._count, service)
                     for listener in service.listeners:
@@ -254,6 +258,25 @@ class EdgeProcesses:
                 with socket.socket(fileno=accepted.detach()) as connection:
                     while not self._hand_over(service, connection):
                         await self._changed.wait()
+
+    def _hand_back(self, word: str, connection: socket.socket) -> None:
+        if self._accepting.cancel_called:
+            connection.close()
+            return
+        self._handed_back.append((self._services[word], connection))
+        self._changed.wake_all()
+
+    async def _hand_again(self) -> None:
+        """Those that were handed back."""
+        waiting = self._handed_back
+        try:
+            while True:
+                while waiting and self._hand_over(*waiting[0]):
+                    waiting.popleft()[1].close()
+                await self._changed.wait()
+        finally:
+            while waiting:
+                waiting.popleft()[1].close()
 
     def _takers(self) -> list[EdgeProcess]:
         by_load = {edge.process.load: edge.process for edge in self._edges if edge.process is not None}
