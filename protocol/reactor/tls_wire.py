@@ -17,7 +17,7 @@ from typing import TypeVar
 import trio
 
 from protocol.messages import Buffer
-from protocol.reactor.transport import SEND_SIZE, address_of, has_error, spare_pacing
+from protocol.reactor.transport import SEND_SIZE, SocketWire
 from protocol.sync.turns import PacedTurns
 
 logger = logging.getLogger(__name__)
@@ -33,39 +33,22 @@ _HANDSHAKES = PacedTurns("TLS handshakes")
 _Read = TypeVar("_Read", bytes, int)
 
 
-class TlsWire:
-    """The server's end, taken from an accepted stream, which is of no use afterwards. Nothing may be received or sent
-    before `shake_hands`. `peer` is the client's address where the socket does not know it.
+class TlsWire(SocketWire):
+    """The server's end. Nothing may be received or sent before `shake_hands`.
 
     A peer that closes without a TLS goodbye is no attack here: HTTP says itself where its messages end. Nor is one
     said.
     """
 
-    __slots__ = ("_has_failed", "_peer", "_socket")
+    __slots__ = ()
 
     def __init__(self, stream: trio.SocketStream, context: ssl.SSLContext, peer: str | None = None) -> None:
-        accepted = socket.socket(fileno=stream.socket.detach())
-        accepted.setblocking(False)
-        spare_pacing(accepted)
-        self._socket: socket.socket = accepted
-        self._has_failed = False
-        self._peer = peer
+        super().__init__(stream, peer)
         try:
-            accepted.getpeername()
-            self._socket = context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+            self._socket.getpeername()
+            self._socket = context.wrap_socket(self._socket, server_side=True, do_handshake_on_connect=False)
         except (OSError, ValueError):  # the client has gone
             self._has_failed = True
-
-    @property
-    def peer(self) -> str:
-        if self._peer is None:
-            self._peer = address_of(self._socket.getpeername)
-        return self._peer
-
-    @property
-    def is_lost(self) -> bool:
-        self._has_failed = self._has_failed or has_error(self._socket)
-        return self._has_failed
 
     async def shake_hands(self) -> str | None:
         """What was agreed on by ALPN, empty without any; None where there is no agreement on TLS.
@@ -186,12 +169,3 @@ class TlsWire:
     async def send_eof(self) -> None:
         """TLS ends both directions at once."""
         await trio.lowlevel.checkpoint()
-
-    async def aclose(self) -> None:
-        self.abort()
-        await trio.lowlevel.checkpoint()
-
-    def abort(self) -> None:
-        if self._socket.fileno() >= 0:
-            trio.lowlevel.notify_closing(self._socket)
-            self._socket.close()

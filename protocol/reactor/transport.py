@@ -65,9 +65,9 @@ class Wire(Protocol):
         """Close at once; a task that waits for the socket sees the end of the stream."""
 
 
-class PlainWire:
-    """Over a plain TCP or Unix socket, taken from an accepted stream, which is of no use afterwards. `peer` is the
-    client's address where the socket does not know it."""
+class SocketWire:
+    """What wires over a socket have in common, which is taken from an accepted stream, of no use afterwards. `peer` is
+    the client's address where the socket does not know it."""
 
     __slots__ = ("_has_failed", "_peer", "_socket")
 
@@ -89,6 +89,21 @@ class PlainWire:
         # The system tells an error once, to whoever comes first.
         self._has_failed = self._has_failed or has_error(self._socket)
         return self._has_failed
+
+    async def aclose(self) -> None:
+        self.abort()
+        await trio.lowlevel.checkpoint()
+
+    def abort(self) -> None:
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+
+class PlainWire(SocketWire):
+    """Over a plain TCP or Unix socket."""
+
+    __slots__ = ()
 
     @property
     def socket(self) -> socket.socket:
@@ -200,15 +215,6 @@ class PlainWire:
         await trio.lowlevel.checkpoint()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
-
-    async def aclose(self) -> None:
-        self.abort()
-        await trio.lowlevel.checkpoint()
-
-    def abort(self) -> None:
-        if self._socket.fileno() >= 0:
-            trio.lowlevel.notify_closing(self._socket)
-            self._socket.close()
 
 
 def has_error(connected: socket.socket | trio.socket.SocketType) -> bool:
