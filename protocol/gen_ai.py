@@ -58,6 +58,15 @@ class GenAi(Protocol):
     def record(self, call: EndedCall) -> None: ...
 
 
+class _Unrecorded:
+    def record(self, call: EndedCall) -> None:
+        pass
+
+
+UNRECORDED: Final[GenAi] = _Unrecorded()
+"""For calls that are observed for their tokens alone, or that another process records."""
+
+
 class GenAiCall:
     """One call, from its arrival (`time.monotonic_ns`) to its end. `result` tells what it has come to once it has
     ended well, and None before."""
@@ -88,6 +97,17 @@ class GenAiCall:
         """The first token, or the first response, is there. Later calls do nothing."""
         if not self._first_ns:
             self._first_ns = time.monotonic_ns()
+
+    @property
+    def noted(self) -> tuple[int, Generated | None]:
+        """When the first token was there, 0 for not yet, and what `succeed` was told."""
+        return self._first_ns, self._generated
+
+    def note(self, first_ns: int, generated: Generated | None) -> None:
+        """What was `noted` by another process. Of several first tokens the first one counts."""
+        if first_ns:
+            self._first_ns = min(first_ns, self._first_ns or first_ns)
+        self._generated = generated or self._generated
 
     def succeed(self, generated: Generated) -> None:
         """What it has come to, where no `result` tells."""

@@ -79,7 +79,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "tensors": "datatypes errors messages",
         "reactor": "core errors failures log messages sync",
         "shared_memory": "core datatypes errors messages tensors",
-        "edge_link": "access core datatypes errors failures log messages origin quotas reactor server_settings "
+        "edge_link": "access core datatypes errors failures gen_ai log messages origin quotas reactor server_settings "
         "sync text",
         "http2": "limits messages reactor sync",
         "responses": "errors failures sync",

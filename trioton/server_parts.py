@@ -173,6 +173,7 @@ class ServerParts:
             memory=self.memory,
             core=captured(self.core, self.capture),
             tracer=self.tracer,
+            gen_ai=self.gen_ai,
             log_access=self.access.put_lines,
             note_failed=partial(note_failed, self.console),
         )

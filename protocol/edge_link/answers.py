@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from protocol.datatypes import DataType
 from protocol.edge_link.charges import LinkCharge, encode_left
 from protocol.edge_link.frames import Burst
+from protocol.edge_link.observed import NotedCall
 from protocol.edge_link.records import (
     ANSWER,
     ANSWERS,
@@ -20,24 +20,28 @@ from protocol.edge_link.records import (
     INLINE,
     INLINE_BYTES,
     LEFT,
+    NOTED,
     RELEASE,
     RETURN,
     STREAM,
+    STREAMED,
     TEMPLATE,
     TRACED,
 )
 from protocol.edge_link.segments import WrittenSegment
 from protocol.edge_link.served import LinkedRequest, LinkedStream, response_size
-from protocol.edge_link.templates import SentTemplates, Template, encode_template, response_text
+from protocol.edge_link.templates import SentTemplates, Template, response_text
 from protocol.edge_link.texts import LinkedTrace, ResponseExtras, encode_error, encode_text
 from protocol.errors import Internal, ServerError
 from protocol.failures import CallbackFailures
-from protocol.messages import Buffer, InferenceResponse, flat
+from protocol.gen_ai import GenAiCall
+from protocol.messages import Buffer, InferenceResponse
 
 # Copying more takes a thread.
 COPIED_AT_ONCE = 1 << 20
 
-_NO_EXTRAS = ResponseExtras()
+# In place of the size of a response that was not written.
+NOT_WRITTEN = -1
 
 
 class AnswerWriter:
@@ -61,6 +65,7 @@ class AnswerWriter:
         self._last_key: list[object] = []
         self._last: Template | None = None
         self._run: Template | None = None  # of the last record, if that is a run
+        self._run_kind = ANSWERS
         self._count_at = 0
 
     @property
@@ -82,6 +87,8 @@ class AnswerWriter:
                 reply, request = entry.reply, submitted.request
                 if request.trace is not None:
                     self.write_events(number, request.trace)
+                if request.gen_ai is not None:
+                    self.write_noted(number, request.gen_ai)
                 if entry.charge is not None:
                     if isinstance(reply, InferenceResponse):
                         self.write_left(number, entry.charge)
@@ -107,8 +114,8 @@ class AnswerWriter:
                     and last.is_plain
                     and sum(map(len, parts)) == last.size
                 ):
-                    if self._run is not last:
-                        self._begin_run(last)
+                    if self._run is not last or self._run_kind != ANSWERS:
+                        self._begin_run(ANSWERS, last)
                     numbers = burst.numbers
                     numbers[self._count_at] += 1
                     numbers.append(number)
@@ -118,15 +125,13 @@ class AnswerWriter:
                     self.write_response(number, reply, request.id)
             except Exception as error:
                 entry.end_charge()
-                what = f"an answer of model '{submitted.request.model_name}' could not be sent"
-                self._failures.note("edge link", error, what)
-                self.write_error(number, Internal(f"{what}; the server's log has the details"))
+                self.write_failed(number, submitted.request.model_name, error)
 
-    def _begin_run(self, template: Template) -> None:
+    def _begin_run(self, kind: int, template: Template) -> None:
         numbers = self._burst.numbers
-        numbers += ANSWERS, template.id, 0
+        numbers += kind, template.id, 0
         self._count_at = len(numbers) - 1
-        self._run = template
+        self._run, self._run_kind = template, kind
 
     def write_placed(self, number: int, response: InferenceResponse, own_id: str, flags: int = 0) -> bool:
         """Write a response whose tensors are large, or put it aside; False where it has to go in the frame, because the
@@ -144,41 +149,123 @@ class AnswerWriter:
     def write_response(
         self, number: int, response: InferenceResponse, own_id: str, flags: int = 0, place: int = INLINE
     ) -> None:
-        """Any response, whose tensors are in this place of the segment, or go in the frame."""
-        burst = self._burst
-        template = self._templates.made(response_text(response))
-        if self._templates.fresh:
-            self._templates.fresh.clear()
-            burst.numbers += TEMPLATE, template.id, burst.add_text(encode_template(template))
+        """Any response, whose tensors are in this place of the segment, or go in the frame. Where it cannot be written
+        the place is free again."""
+        try:
+            template = self._made(response)
+            sizes: list[int] = []
+            parts = template.parts_of(response.outputs, sizes)
+            assert parts is not None
+            self._write(template, number, response, own_id, flags, place, parts, sizes)
+        except Exception:
+            if place != INLINE:
+                self.segment.give(place)
+            raise
         self._last = template
         self._last_key = [each for output in response.outputs for each in (output.name, output.datatype, output.shape)]
+
+    def _made(self, response: InferenceResponse) -> Template:
+        """Its template, which crosses before it if it is a new one."""
+        templates = self._templates
+        era = templates.era
+        template = templates.made(response_text(response))
+        for fresh, text in templates.fresh:
+            self._burst.numbers += TEMPLATE, fresh.id, self._burst.add_text(text)
+            self._run = None
+        templates.fresh.clear()
+        if templates.era != era:
+            self._last = None
+        return template
+
+    def _write(
+        self,
+        template: Template,
+        number: int,
+        response: InferenceResponse,
+        own_id: str,
+        flags: int,
+        place: int,
+        parts: list[Buffer],
+        sizes: list[int],
+    ) -> None:
         extras = b""
         if response.parameters or response.id != own_id:
             extras = encode_text(ResponseExtras(response.id, response.parameters))
-        parts = [flat(output.data) for output in response.outputs]
-        size = sum(map(len, parts))
+        burst, size = self._burst, sum(map(len, parts))
         burst.numbers += (
             *(ANSWER, template.id, number, flags | (FINAL if response.is_final else 0)),
-            *(burst.add_text(extras), place, size),
-            *[output.byte_size for output in response.outputs if output.datatype is DataType.BYTES],
+            *(burst.add_text(extras), place, size, *sizes),
         )
         if place == INLINE:
             burst.data += parts
             burst.data_size += size
         self._run = None
 
-    def put_streamed(self, stream: LinkedStream, response: InferenceResponse) -> bool:
-        """Write a response of a stream; False where that takes a thread, or a wait for room in the segment."""
-        size = response_size(response)
+    def put_streamed(self, stream: LinkedStream, response: InferenceResponse) -> int:
+        """Write a response of a stream; its size, or NOT_WRITTEN where that takes a thread, or a wait for room in the
+        segment."""
+        template, row = stream.template, [stream.number]
+        parts = None
+        if (
+            template is not None
+            and stream.era == self._templates.era
+            and response.model_version == template.model_version
+            and response.model_name == template.model_name
+        ):
+            parts = template.parts_of(response.outputs, row)
+        if template is None or parts is None:
+            stream.template = template = self._made(response)
+            stream.era = self._templates.era
+            row = [stream.number]
+            parts = template.parts_of(response.outputs, row)
+            assert parts is not None
+        size = sum(map(len, parts))
+        if size > INLINE_BYTES or response.is_final or response.parameters or response.id != stream.own_id:
+            return self._put_alone(template, stream, response, parts, row[1:], size)
+        if self._run is not template or self._run_kind != STREAMED:
+            self._begin_run(STREAMED, template)
+        burst = self._burst
+        burst.numbers[self._count_at] += 1
+        burst.numbers += row
+        burst.data += parts
+        burst.data_size += size
+        return size
+
+    def _put_alone(
+        self,
+        template: Template,
+        stream: LinkedStream,
+        response: InferenceResponse,
+        parts: list[Buffer],
+        sizes: list[int],
+        size: int,
+    ) -> int:
         place = INLINE
         if INLINE_BYTES < size <= self.segment.blocks.size:
             found = self.segment.take(size) if size <= COPIED_AT_ONCE else None
             if found is None:
-                return False
+                return NOT_WRITTEN
             place = found
-            self.segment.write(place, [output.data for output in response.outputs])
-        self.write_response(stream.number, response, stream.own_id, STREAM, place)
-        return True
+            self.segment.write(place, parts)
+        try:
+            self._write(template, stream.number, response, stream.own_id, STREAM, place, parts, sizes)
+        except Exception:
+            if place != INLINE:
+                self.segment.give(place)
+            raise
+        return size
+
+    def write_first(self, stream: LinkedStream) -> None:
+        """What is known of a stream before its first response."""
+        if stream.charge is not None:
+            self.write_left(stream.number, stream.charge)
+        if stream.call is not None:
+            self.write_noted(stream.number, stream.call)
+
+    def write_noted(self, number: int, call: GenAiCall) -> None:
+        """What an engine has noted so far of the observed call that a request belongs to."""
+        if isinstance(call, NotedCall) and (text := call.take()):
+            self._write_text(NOTED, number, text)
 
     def write_events(self, number: int, trace: object) -> None:
         """What a trace has recorded, before the answer that it belongs to."""
@@ -195,6 +282,12 @@ class AnswerWriter:
 
     def write_error(self, number: int, error: ServerError) -> None:
         self._write_text(ERROR, number, encode_error(error))
+
+    def write_failed(self, number: int, model: str, error: Exception) -> None:
+        """In place of an answer that cannot be written."""
+        what = f"an answer of model '{model}' could not be sent"
+        self._failures.note("edge link", error, what)
+        self.write_error(number, Internal(f"{what}; the server's log has the details"))
 
     def write_return(self, number: int, text: bytes) -> None:
         self._write_text(RETURN, number, text)

@@ -77,14 +77,18 @@ class PendingStream:
         self.request = request
         self.outcome: bool | ServerError | None = None
         self._at_once = respond if isinstance(respond, RespondsAtOnce) else None
-        self._responses: deque[InferenceResponse] = deque()
+        self._responses: deque[tuple[InferenceResponse, int]] = deque()
         self._is_idle = False  # its task waits here, and for nothing else
         self._arrived = Wakeup()
         self._passed = 0
         self._passed_bytes = 0
 
-    def take(self, response: InferenceResponse) -> bool:
-        """The next response; whether it was passed on already. Raises BrokenFrame: it was not to be sent yet."""
+    def take(self, response: InferenceResponse, size: int) -> bool:
+        """The next response, of so many bytes; whether it was passed on already.
+
+        Raises:
+            BrokenFrame: it was not to be sent yet.
+        """
         if self._is_idle and not self._responses and self._at_once is not None:
             try:
                 if self._at_once.respond_at_once(response):
@@ -93,7 +97,7 @@ class PendingStream:
                 pass
         if len(self._responses) > WINDOW_RESPONSES:
             raise BrokenFrame("it sent more responses of a stream than there is room for")
-        self._responses.append(response)
+        self._responses.append((response, size))
         self._wake()
         return False
 
@@ -105,8 +109,8 @@ class PendingStream:
     def fail(self, error: ServerError) -> None:
         self.end(error)
 
-    async def next(self) -> InferenceResponse | None:
-        """The next response, once there is one; None behind the last."""
+    async def next(self) -> tuple[InferenceResponse, int] | None:
+        """The next response with its size, once there is one; None behind the last."""
         while not self._responses and self.outcome is None:
             self._is_idle = True
             try:
@@ -115,10 +119,10 @@ class PendingStream:
                 self._is_idle = False
         return self._responses.popleft() if self._responses else None
 
-    def note_passed(self, response: InferenceResponse) -> bool:
-        """A response was passed on; whether the core should be told by now."""
+    def note_passed(self, size: int) -> bool:
+        """A response of so many bytes was passed on; whether the core should be told by now."""
         self._passed += 1
-        self._passed_bytes += sum([output.byte_size for output in response.outputs])
+        self._passed_bytes += size
         return self._passed * 2 >= WINDOW_RESPONSES or self._passed_bytes * 2 >= WINDOW_BYTES
 
     def take_passed(self) -> tuple[int, int]:

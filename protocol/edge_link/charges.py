@@ -2,40 +2,66 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import msgspec
 
 from protocol.edge_link.frames import BrokenFrame
-from protocol.edge_link.texts import decode_text, encode_text
+from protocol.edge_link.texts import ChargedText, UsedText, decode_text, encode_text
 from protocol.errors import QuotaExceeded
 from protocol.quotas.accounts import Account, Charge
 from protocol.quotas.meters import Bucket, Meter, Places, Rate
 from protocol.quotas.quota import Limit, Unit
 
+# Charges for several requests each that an edge process may have open: one for each call of a client.
+_MOST_JOINT = 1 << 17
+
 
 class LinkCharge(Charge):
-    """What one request takes from the quota of its key. The edge process that has it counts the request and its bytes,
-    so it is neither begun nor ended here; but compute time and tokens are counted."""
+    """What one request takes from the quota of its key, or several together, if it `is_joint`. The edge process that
+    has it counts the request and its bytes, so it is neither begun nor ended here; but compute time and tokens are
+    counted.
 
-    __slots__ = ()
+    Attributes:
+        is_admitted: it has been charged what is known when it comes.
+    """
 
-    def __init__(self, account: Account) -> None:
+    __slots__ = ("_refusal", "is_admitted")
+
+    def __init__(self, account: Account, *, is_joint: bool = False) -> None:
         super().__init__(account)
         self._is_running = False
+        self._refusal: QuotaExceeded | None = None
+        self.is_joint = is_joint
+        self.is_admitted = False
 
     @property
     def is_limited(self) -> bool:
         return self.account.quota is not None
 
     def admit(self, model: str, size: float) -> None:
-        """Raises QuotaExceeded; then nothing is charged."""
+        """Only the first of several requests is charged, or refused for all. Raises QuotaExceeded; then nothing is
+        charged."""
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
         quota = self.account.quota
-        if quota is not None:
+        if quota is None or self.is_admitted:
+            return
+        try:
             self.take((*quota.early, *quota.late_limits(model)) if model else quota.early, size)
+        except QuotaExceeded as refusal:
+            self._refusal = refusal
+            raise
+        self.is_admitted = True
+
+    def answered(self) -> None:
+        """A request of it is answered, or given up."""
+        if not self.is_joint:
+            self.end()
 
     def end(self) -> None:
-        """It is answered, or given up. Idempotent."""
+        """All of it is over. Idempotent."""
         taken, self._taken = self._taken, []
         if taken:  # else it was refused after all, which has given it back
             for limit, meter in self.held:
@@ -43,25 +69,69 @@ class LinkCharge(Charge):
                     meter.give(1)
 
 
-def note_used(account: Account, model: str, requests: int, size: float) -> None:
-    """Charge what an edge process has found to be used: bytes, and requests that it has refused by itself."""
-    for _ in range(requests):
+class JointCharges:
+    """The charges for several requests each of one edge process, until that says what they have come to."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, LinkCharge] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def of(self, number: int, account: Account) -> LinkCharge:
+        """The charge of that number. Raises BrokenFrame."""
+        found = self._open.get(number)
+        if found is None:
+            if len(self._open) >= _MOST_JOINT:
+                raise BrokenFrame(f"it has {len(self._open)} charges whose end it has not told")
+            found = self._open[number] = LinkCharge(account, is_joint=True)
+        elif found.account.name != account.name:
+            raise BrokenFrame(f"it charges {number} to key {account.name!r}, and before to {found.account.name!r}")
+        return found
+
+    def end(self, number: int, text: memoryview) -> None:
+        """What it has come to. Raises BrokenFrame."""
+        told = decode_text(text, ChargedText)
+        counted = told.counted or 0.0
+        if not (0 <= told.tokens < math.inf and 0 <= counted < math.inf):
+            raise BrokenFrame(f"its requests have cost {told.tokens} tokens, and {counted}")
+        charge = self._open.pop(number, None)
+        if charge is not None:  # else its key was gone
+            tokens = told.tokens + (0.0 if charge.is_counted else counted)
+            if tokens:
+                charge.settle(Unit.TOKENS, tokens)
+            charge.end()
+
+    def end_all(self) -> None:
+        """The edge process is gone."""
+        charges, self._open = self._open, {}
+        for charge in charges.values():
+            charge.end()
+
+
+def note_used(account: Account, used: UsedText) -> None:
+    """Charge what an edge process has found to be used: bytes, tokens, and requests that it has refused by itself."""
+    size = used.size
+    for _ in range(used.requests):
         charge = LinkCharge(account)
         try:
-            charge.admit(model, size)
+            charge.admit(used.model, size)
         except QuotaExceeded:  # more than all is not used up by what was not run
             return
         charge.end()
         size = 0.0
+    if used.tokens:
+        account.usage.tokens += used.tokens
     quota = account.quota
-    if quota is None or not size:
+    if quota is None:
         return
-    limits: Iterable[Limit] = (*quota.early, *quota.late_limits(model)) if model else quota.early
-    for meter in [account.meter(limit) for limit in limits if limit.unit is Unit.BYTES]:
-        if size > 0:
-            meter.take(size, account.now())
-        else:
-            meter.give(-size)
+    limits: Iterable[Limit] = (*quota.early, *quota.late_limits(used.model)) if used.model else quota.early
+    for limit in limits:
+        amount = size if limit.unit is Unit.BYTES else used.tokens if limit.unit is Unit.TOKENS else 0.0
+        if amount > 0:
+            account.meter(limit).take(amount, account.now())
+        elif amount < 0:
+            account.meter(limit).give(-amount)
 
 
 class LimitText(msgspec.Struct, array_like=True, frozen=True):

@@ -11,17 +11,19 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from protocol.edge_link.texts import Attributes, TraceText
+from protocol.edge_link.texts import Attribute, Attributes, StampsText, TraceText
 from protocol.server_settings import Trace, TracedTensor
 
 # A stream may answer without end.
 _MOST_STAMPS = 4096
+# What clients ask for may be larger.
+_MOST_INTEGER = 1 << 63
 
 
 class TellsTraces(Protocol):
     """The link to the core."""
 
-    def tell_stamps(self, number: int, stamps: list[tuple[str, int]]) -> None:
+    def tell_stamps(self, text: StampsText) -> None:
         """The end of a request that is traced."""
 
     def tell_trace(self, model: str, text: TraceText) -> None:
@@ -35,7 +37,10 @@ class EdgeTrace:
         is_taken: the core traces the request.
     """
 
-    __slots__ = ("_has_ended", "_link", "_model", "_number", "_stamps", "_traceparent", "_tracestate", "is_taken")
+    __slots__ = (
+        *("_attributes", "_has_ended", "_link", "_model", "_number", "_stamps", "_traceparent", "_tracestate"),
+        "is_taken",
+    )
 
     def __init__(self, link: TellsTraces, model: str, traceparent: str = "", tracestate: str = "") -> None:
         self.is_taken = False
@@ -44,6 +49,7 @@ class EdgeTrace:
         self._traceparent = traceparent
         self._tracestate = tracestate
         self._stamps: list[tuple[str, int]] = []
+        self._attributes: dict[str, Attribute] = {}
         self._number = 0  # none, until it is announced
         self._has_ended = False
 
@@ -54,7 +60,8 @@ class EdgeTrace:
 
     def _text(self) -> TraceText:
         stamps, self._stamps = self._stamps, []
-        return TraceText(self._traceparent, self._tracestate, stamps)
+        attributes, self._attributes = self._attributes, {}
+        return TraceText(self._traceparent, self._tracestate, stamps, attributes)
 
     def stamp(self, activity: str, ns: int | None = None) -> None:
         if len(self._stamps) < _MOST_STAMPS:
@@ -67,7 +74,8 @@ class EdgeTrace:
         pass
 
     def annotate(self, attributes: Attributes) -> None:
-        pass
+        for name, value in attributes.items():
+            self._attributes[name] = _crossing(value)
 
     def child(self, model: str) -> Trace | None:
         return None
@@ -82,4 +90,10 @@ class EdgeTrace:
         if not self._number:
             self._link.tell_trace(self._model, self._text())
         elif self.is_taken:
-            self._link.tell_stamps(self._number, self._stamps)
+            self._link.tell_stamps(StampsText(self._number, self._stamps, self._attributes))
+
+
+def _crossing(value: str | int | float | Sequence[str]) -> Attribute:
+    if isinstance(value, int):
+        return value if -_MOST_INTEGER <= value < _MOST_INTEGER else float(value)
+    return value if isinstance(value, str | float) else tuple(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 
 from protocol.access.categories import Category
@@ -9,6 +10,7 @@ from protocol.access.control import KeySource
 from protocol.access.key_table import KeyTable, key_table
 from protocol.access.keys import KEY_NEEDED
 from protocol.edge_link.charges import LinkCharge, note_used
+from protocol.edge_link.frames import BrokenFrame
 from protocol.edge_link.generation import Generation
 from protocol.edge_link.texts import UsedText, decode_text
 from protocol.errors import Unauthenticated
@@ -53,5 +55,7 @@ class TellingKeys:
     def note_used(self, text: memoryview) -> None:
         """As an edge process tells it. Raises BrokenFrame."""
         used = decode_text(text, UsedText)
+        if not (0 <= used.requests <= 1 and math.isfinite(used.size) and 0 <= used.tokens < math.inf):
+            raise BrokenFrame(f"it has used {used.requests} requests, {used.size} bytes and {used.tokens} tokens")
         with suppress(Unauthenticated):  # the key is gone
-            note_used(self.account(used.key), used.model, used.requests, used.size)
+            note_used(self.account(used.key), used)

@@ -19,40 +19,23 @@ import trio
 
 from protocol.core import InferenceCore
 from protocol.edge_link.answers import AnswerWriter
-from protocol.edge_link.charges import LinkCharge
+from protocol.edge_link.charges import JointCharges, LinkCharge
 from protocol.edge_link.frames import BrokenFrame, Burst, Frame, take_records
 from protocol.edge_link.generation import Generation
 from protocol.edge_link.keys import TellingKeys
 from protocol.edge_link.limits import LinkLimits
 from protocol.edge_link.link_calls import LinkCalls
+from protocol.edge_link.link_told import LinkTold
 from protocol.edge_link.link_traces import LinkTraces
 from protocol.edge_link.received import Received, RequestReader
-from protocol.edge_link.records import (
-    CALL,
-    CANCEL,
-    CREDIT,
-    HELLO,
-    PLAIN,
-    RELEASE,
-    REQUEST,
-    STAMPS,
-    STREAM,
-    TEMPLATE,
-    UNSENT,
-    USED,
-)
+from protocol.edge_link.records import CALL, CANCEL, CREDIT, HELLO, PLAIN, RELEASE, REQUEST, STREAM, TEMPLATE
 from protocol.edge_link.segments import ReadSegment, WrittenSegment, make_segment
 from protocol.edge_link.served import LinkedRequest, LinkedStream, response_size
-from protocol.edge_link.texts import (
-    Hello,
-    StampsText,
-    UnsentTraceText,
-    decode_text,
-    encode_text,
-)
+from protocol.edge_link.texts import Hello, encode_text
 from protocol.edge_link.wire import Wire
 from protocol.errors import ServerError
 from protocol.failures import CallbackFailures
+from protocol.gen_ai import GenAi
 from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.quotas.accounts import Account
 from protocol.reactor.drivers import the_poller
@@ -69,7 +52,8 @@ class LinkServer:
     """One for each edge process; `control` is its end of the socket pair, which it owns from now on.
 
     `generation` is the core's, which moves it at every change of its models; without one, edges keep nothing. `keys`
-    are those of clients, if the server has any. `tracing` samples requests for traces.
+    are those of clients, if the server has any. `tracing` samples requests for traces; calls of generative models are
+    recorded by `gen_ai`, if they are observed.
     """
 
     def __init__(
@@ -81,6 +65,7 @@ class LinkServer:
         generation: Generation | None = None,
         keys: TellingKeys | None = None,
         tracing: TraceControl | None = None,
+        gen_ai: GenAi | None = None,
         failures: CallbackFailures | None = None,
         name: str = "edge",
     ) -> None:
@@ -89,7 +74,11 @@ class LinkServer:
         self._generation = generation
         self._keys = keys
         self._failures = failures or CallbackFailures()
+        self._observes = gen_ai is not None
         self._name = name
+        self._traces = LinkTraces(tracing)
+        self._charges = JointCharges()
+        told = LinkTold(keys, self._charges, self._traces, gen_ai)
         self._handlers: dict[int, Callable[[Frame], None]] = {
             TEMPLATE: self._template,
             PLAIN: self._plain,
@@ -98,12 +87,9 @@ class LinkServer:
             CREDIT: self._credit,
             RELEASE: self._release,
             CALL: self._call,
-            USED: self._used,
-            STAMPS: self._stamps,
-            UNSENT: self._unsent,
+            **told.handlers,
         }
         self._wire = self._made_wire(control, self._take)
-        self._traces = LinkTraces(tracing)
         self._pending: dict[int, LinkedRequest] = {}
         self._streams: dict[int, LinkedStream] = {}
         self._sent_in = 0  # the burst at whose end everything was sent
@@ -182,7 +168,7 @@ class LinkServer:
             descriptors = [*descriptors, self._generation.descriptor]
         limits = self._limits
         burst = Burst()
-        hello = Hello(limits.input_bytes, limits.output_bytes, has_generation, QUERY_SECONDS)
+        hello = Hello(limits.input_bytes, limits.output_bytes, has_generation, QUERY_SECONDS, self._observes)
         burst.numbers += HELLO, burst.add_text(encode_text(hello))
         try:
             socket.send_fds(self._wire.socket, [b"".join(burst.take())], descriptors)
@@ -196,6 +182,7 @@ class LinkServer:
             with self._failures.noted("edge link", f"{self._name}: a request could not be cancelled"):
                 request.give_up()
         self._answers.ready.clear()
+        self._charges.end_all()
         self._traces.end_all()
 
     # What the edge says. All of it is valid, or BrokenFrame.
@@ -220,7 +207,7 @@ class LinkServer:
                 self._refuse(number, refusal)
             elif is_limited:  # which the edge does not know yet
                 self._check_new(number)
-                self._submit(Received(number, 0, request, key, size, None))
+                self._submit(Received(number, 0, request, key, size, 0, None))
             else:
                 linked = pending[number] = LinkedRequest(number, ready)
                 linked.submitted = submit(request, linked, later=True)
@@ -234,17 +221,18 @@ class LinkServer:
                 self._refuse(received.number, refusal)
                 return
             assert account is not None
-            received.request.charge = LinkCharge(account)
+            joint = received.charge
+            received.request.charge = self._charges.of(joint, account) if joint else LinkCharge(account)
         self._submit(received)
 
     def _submit(self, received: Received, *, is_known: bool = False) -> None:
         """Give a request to the core, once its key is charged; with a trace, if it is its turn. If it `is_known` how
         many places its key has here, it is refused where there is none."""
-        number, flags, request, _, size, trace = received
+        number, flags, request, _, size, _, trace = received
         charge = request.charge
         limited = charge if isinstance(charge, LinkCharge) and charge.is_limited else None
         if limited is not None:
-            if not (is_known or limited.account.is_known(request.model_name)):
+            if not (is_known or limited.is_admitted or limited.account.is_known(request.model_name)):
                 scope = self._calls.scopes[number] = trio.CancelScope()
                 self._tasks.start_soon(self._submit_when_known, scope, limited, received)
                 return
@@ -257,7 +245,7 @@ class LinkServer:
             self._answers.write_traced(number)
         if flags & STREAM:
             stream = LinkedStream(number, request.id, self._put_streamed, self._place_streamed)
-            stream.charge = limited
+            stream.charge, stream.call = limited, request.gen_ai
             self._streams[number] = stream
             self._tasks.start_soon(self._run_stream, stream, request)
         else:
@@ -315,21 +303,6 @@ class LinkServer:
         self._check_new(number)
         self._calls.begin(number, text, self._answers, self._tasks)
 
-    def _used(self, frame: Frame) -> None:
-        (size,) = frame.take(1)
-        text = frame.take_text(size)
-        if self._keys is None:
-            raise BrokenFrame("it tells of the use of a key, and there are no keys")
-        self._keys.note_used(text)
-
-    def _stamps(self, frame: Frame) -> None:
-        (size,) = frame.take(1)
-        self._traces.end(decode_text(frame.take_text(size), StampsText))
-
-    def _unsent(self, frame: Frame) -> None:
-        (size,) = frame.take(1)
-        self._traces.note_unsent(decode_text(frame.take_text(size), UnsentTraceText))
-
     def _query(self, frame: Frame) -> None:
         """By the second socket. What was said by the first before that is heard before that."""
         self._wire.read()
@@ -350,22 +323,30 @@ class LinkServer:
         if not burst or burst == self._sent_in:  # else the end of the burst is to come
             self._arrived.wake()
 
-    def _put_streamed(self, stream: LinkedStream, response: InferenceResponse) -> bool:
-        if stream.charge is not None and not stream.has_answered:
+    def _put_streamed(self, stream: LinkedStream, response: InferenceResponse) -> int:
+        answers = self._answers
+        if not stream.has_answered:
             stream.has_answered = True
-            self._answers.write_left(stream.number, stream.charge)
-        if not self._answers.put_streamed(stream, response):
-            return False
-        burst = self._poller.burst
-        if not burst or burst == self._sent_in:
-            self._arrived.wake()
-        return True
+            answers.write_first(stream)
+        size = answers.put_streamed(stream, response)
+        if size >= 0:
+            burst = self._poller.burst
+            if not burst or burst == self._sent_in:  # as in `_put`
+                self._arrived.wake()
+        return size
 
     async def _place_streamed(self, stream: LinkedStream, response: InferenceResponse) -> None:
         await self._send_large(stream.number, response, stream.own_id, STREAM)
 
     def _put_aside(self, number: int, response: InferenceResponse, own_id: str) -> None:
-        self._tasks.start_soon(self._send_large, number, response, own_id)
+        self._tasks.start_soon(self._send_aside, number, response, own_id)
+
+    async def _send_aside(self, number: int, response: InferenceResponse, own_id: str) -> None:
+        try:
+            await self._send_large(number, response, own_id)
+        except Exception as error:
+            self._answers.write_failed(number, response.model_name, error)
+            self._arrived.wake()
 
     async def _send_large(self, number: int, response: InferenceResponse, own_id: str, flags: int = 0) -> None:
         """Wait for room in the segment, and copy the tensors in a thread."""
@@ -393,6 +374,8 @@ class LinkServer:
                     error = self._calls.defect(f"a stream of model '{request.model_name}'", found)
                 if request.trace is not None:
                     self._answers.write_events(stream.number, request.trace)
+                if request.gen_ai is not None:
+                    self._answers.write_noted(stream.number, request.gen_ai)
                 if stream.charge is not None:
                     self._answers.write_left(stream.number, stream.charge)
                 if error is None:
@@ -401,7 +384,7 @@ class LinkServer:
                     self._answers.write_error(stream.number, error)
         finally:
             if stream.charge is not None:
-                stream.charge.end()
+                stream.charge.answered()
             del self._streams[stream.number]
         self._arrived.wake()
 

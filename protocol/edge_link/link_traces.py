@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from protocol.edge_link.texts import LinkedTrace, StampsText, TraceText, UnsentTraceText
+from protocol.edge_link.texts import Attributes, LinkedTrace, StampsText, TraceText, UnsentTraceText
 from protocol.messages import InferenceRequest
 from protocol.server_settings import Trace, TraceControl
 
@@ -36,14 +36,14 @@ class LinkTraces:
             return None
         trace = self._control.sample(model, traceparent=text.traceparent, tracestate=text.tracestate)
         if trace is not None:
-            _put(trace, text.stamps)
+            _put(trace, text.stamps, text.attributes)
         return trace
 
     def end(self, text: StampsText) -> None:
         """The edge is done with a request."""
         trace = self._open.pop(text.number, None)
         if trace is not None:
-            _put(trace, text.stamps)
+            _put(trace, text.stamps, text.attributes)
             trace.end()
 
     def note_unsent(self, text: UnsentTraceText) -> None:
@@ -59,6 +59,8 @@ class LinkTraces:
             trace.end()
 
 
-def _put(trace: Trace, stamps: Iterable[tuple[str, int]]) -> None:
+def _put(trace: Trace, stamps: Iterable[tuple[str, int]], attributes: Attributes) -> None:
     for activity, ns in stamps:
         trace.stamp(activity, ns)
+    if attributes:
+        trace.annotate(attributes)

@@ -26,16 +26,18 @@ from protocol.edge_link.generation import SeenGeneration
 from protocol.edge_link.linked_operations import LinkedOperations
 from protocol.edge_link.linked_texts import LinkedTexts
 from protocol.edge_link.live_texts import LiveTexts
+from protocol.edge_link.observed import ToldGenAi
 from protocol.edge_link.operations import ADMIT, KEY_TABLE, QUERIES, encode_operation
 from protocol.edge_link.queries import Queries
-from protocol.edge_link.records import FULL_FRAME, HELLO, STAMPS, STREAM, UNSENT, USED
+from protocol.edge_link.records import CHARGED, FULL_FRAME, HELLO, OBSERVED, STAMPS, STREAM, UNSENT, USED
 from protocol.edge_link.replies import ReplyReader
 from protocol.edge_link.requests import RequestWriter, can_cross
 from protocol.edge_link.segments import ReadSegment, WrittenSegment
-from protocol.edge_link.texts import Hello, StampsText, TraceText, UnsentTraceText, UsedText, decode_text
+from protocol.edge_link.texts import ChargedText, Hello, StampsText, TraceText, UnsentTraceText, UsedText, decode_text
 from protocol.edge_link.wire import Wire
-from protocol.errors import ServerError, Unavailable
+from protocol.errors import InvalidArgument, ServerError, Unavailable
 from protocol.failures import CallbackFailures
+from protocol.gen_ai import EndedCall, GenAi
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
 from protocol.reactor.drivers import the_poller
 from protocol.sync.wakeup import Wakeup
@@ -69,6 +71,7 @@ class LinkedCore(LinkedOperations):
         self._ended_views: deque[int] = deque()  # places that nobody reads any more; other threads add to it
         self._is_up = False
         self._seen: SeenGeneration | None = None
+        self._gen_ai: GenAi | None = None
         self._sent_in = 0
 
     @property
@@ -98,6 +101,7 @@ class LinkedCore(LinkedOperations):
         finally:
             for descriptor in (*descriptors[:2], *descriptors[3:]):
                 os.close(descriptor)
+        self._gen_ai = ToldGenAi(self) if hello.observes_calls else None
         self.queries = Queries(queries, seen, hello.query_seconds)
         self.facts = ModelFacts(self.queries, self._call)
         self.texts = LinkedTexts(self.queries, self.facts, self._call, LiveTexts(self._failures))
@@ -142,8 +146,8 @@ class LinkedCore(LinkedOperations):
 
     def can_take(self, request: InferenceRequest) -> bool:
         """Whether the link carries this request; others are to go to the core's own edges. Not carried are requests
-        with tensors on devices or in shared memory of clients, observed calls of generative models, and those with a
-        trace that is no `EdgeTrace`."""
+        with tensors on devices or in shared memory of clients, those of models, and those with a trace that is no
+        `EdgeTrace`."""
         return can_cross(request)
 
     def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> LinkedSubmission:
@@ -167,6 +171,8 @@ class LinkedCore(LinkedOperations):
             return NotLinked(f"the request to model '{request.model_name}' cannot cross to the core's process")
         try:
             self._requests.write(number, request, flags)
+        except InvalidArgument as refusal:
+            return refusal
         except Exception as error:
             self._failures.note("edge link", error, f"a request to model '{request.model_name}' could not be sent")
             self._wire.end("a request could not be sent")  # how much of it was written is unknown
@@ -213,9 +219,11 @@ class LinkedCore(LinkedOperations):
         stream = self._pending[number] = PendingStream(request, respond)
         self._send_soon()
         try:
-            while (response := await stream.next()) is not None:
+            while (found := await stream.next()) is not None:
+                response, size = found
                 await respond(response)
-                self.credit(number, stream, response)
+                self.credit(number, stream, size)
+                await trio.lowlevel.checkpoint_if_cancelled()  # who wants no more has cancelled it, and others are here
         finally:
             self.abandon(number)
         assert stream.outcome is not None
@@ -223,9 +231,9 @@ class LinkedCore(LinkedOperations):
             raise stream.outcome
         return stream.outcome
 
-    def credit(self, number: int, stream: PendingStream, response: InferenceResponse) -> None:
+    def credit(self, number: int, stream: PendingStream, size: int) -> None:
         """Implements `replies.TellsCore`: the core is told of several at a time."""
-        if stream.note_passed(response) and number in self._pending and self._is_up:
+        if stream.note_passed(size) and number in self._pending and self._is_up:
             self._requests.write_credit(number, *stream.take_passed())
             self._send_soon()
 
@@ -297,23 +305,37 @@ class LinkedCore(LinkedOperations):
         found: KeyTable | None = await self._call(KEY_TABLE)
         return found
 
-    def tell_used(self, key: str, model: str, requests: int, size: float) -> None:
-        """Implements `protocol.quotas.told.Desk`."""
-        if self._is_up:
-            self._requests.write_text(USED, UsedText(key, model, requests, size))
-            self._send_soon()
+    @property
+    def gen_ai(self) -> GenAi | None:
+        """Where calls of generative models are recorded, if they are observed."""
+        return self._gen_ai
 
-    def tell_stamps(self, number: int, stamps: list[tuple[str, int]]) -> None:
+    def tell_used(self, key: str, model: str, requests: int, size: float, tokens: float) -> None:
+        """Implements `protocol.quotas.told.Desk`."""
+        self._tell(USED, UsedText(key, model, requests, size, tokens))
+
+    def tell_charged(self, number: int, tokens: float, counted: float | None) -> None:
+        """Implements `protocol.quotas.told.Desk`."""
+        self._tell(CHARGED, ChargedText(tokens, counted), number)
+
+    def tell_stamps(self, text: StampsText) -> None:
         """Implements `edge_traces.TellsTraces`."""
-        if self._is_up:
-            self._requests.write_text(STAMPS, StampsText(number, stamps))
-            self._send_soon()
+        self._tell(STAMPS, text)
 
     def tell_trace(self, model: str, text: TraceText) -> None:
         """Implements `edge_traces.TellsTraces`."""
+        self._tell(UNSENT, UnsentTraceText(model, text))
+
+    def tell_call(self, call: EndedCall) -> None:
+        """Implements `observed.TellsCalls`."""
+        self._tell(OBSERVED, call)
+
+    def _tell(self, kind: int, text: object, *numbers: int) -> None:
+        """Whatever it is, it must not fail who tells it."""
         if self._is_up:
-            self._requests.write_text(UNSENT, UnsentTraceText(model, text))
-            self._send_soon()
+            with self._failures.noted("edge link", "what the core was to be told could not be sent"):
+                self._requests.write_text(kind, text, *numbers)
+                self._send_soon()
 
     async def admit(self, key: str, model: str, size: float) -> None:
         """Implements `protocol.quotas.told.Desk`."""

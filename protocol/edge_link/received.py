@@ -5,9 +5,11 @@ Flow: socket -> link server -> [received] -> link server -> core
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from protocol.edge_link.frames import BrokenFrame, Frame
+from protocol.edge_link.observed import NotedCall
 from protocol.edge_link.records import INLINE
 from protocol.edge_link.segments import ReadSegment
 from protocol.edge_link.templates import ReceivedTemplates
@@ -16,14 +18,15 @@ from protocol.messages import InferenceRequest, Tensor
 
 
 class Received(NamedTuple):
-    """One request. It has no charge yet: `key` is that of its client, `size` what it costs of a quota of bytes.
-    `trace` is there if it may be traced."""
+    """One request. It has no charge yet: `key` is that of its client, `size` what it costs of a quota of bytes;
+    with a `charge` it is charged together with others of that number. `trace` is there if it may be traced."""
 
     number: int
     flags: int
     request: InferenceRequest
     key: str
     size: float
+    charge: int
     trace: TraceText | None
 
 
@@ -106,6 +109,9 @@ class RequestReader:
             template=template if template.is_fixed else None,
             origin=LinkedOrigin(tags),
             trace=LinkedTrace() if extras.is_measured else None,
+            gen_ai=NotedCall(template.model_name) if extras.is_observed else None,
         )
         charged = size if extras.size is None else extras.size
-        return Received(own, flags, request, template.key, charged, extras.trace)
+        if not 0 <= charged < math.inf or extras.charge < 0:
+            raise BrokenFrame(f"its request {own} costs {charged} bytes, and is charged to {extras.charge}")
+        return Received(own, flags, request, template.key, charged, extras.charge, extras.trace)

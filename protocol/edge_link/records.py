@@ -56,6 +56,10 @@ LEFT: Final = 17
 STAMPS: Final = 18
 UNSENT: Final = 19
 TRACED: Final = 20
+STREAMED: Final = 21
+NOTED: Final = 22
+OBSERVED: Final = 23
+CHARGED: Final = 24
 
 INLINE: Final = -1
 # Flags of REQUEST: it may be answered with any number of responses. Of ANSWER: it is one of those; it is the last.

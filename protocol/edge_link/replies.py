@@ -15,6 +15,7 @@ from protocol.edge_link.asked import Asked, LinkedSubmission, PendingCall, Pendi
 from protocol.edge_link.charges import decode_left
 from protocol.edge_link.edge_traces import EdgeTrace
 from protocol.edge_link.frames import BrokenFrame, Frame, take_records
+from protocol.edge_link.observed import note
 from protocol.edge_link.operations import CALLS, decode_result
 from protocol.edge_link.records import (
     ANSWER,
@@ -25,15 +26,17 @@ from protocol.edge_link.records import (
     FINAL,
     INLINE,
     LEFT,
+    NOTED,
     RELEASE,
     RETURN,
     STREAM,
+    STREAMED,
     TEMPLATE,
     TRACED,
 )
 from protocol.edge_link.segments import ReadSegment
 from protocol.edge_link.templates import ReceivedTemplates
-from protocol.edge_link.texts import ResponseExtras, decode_error, decode_text, replay
+from protocol.edge_link.texts import ResponseExtras, StampsText, decode_error, decode_text, replay
 from protocol.errors import QuotaExceeded
 from protocol.log.access_record import AccessRecord
 from protocol.messages import InferenceResponse, Tensor
@@ -43,10 +46,10 @@ from protocol.quotas.told import ToldCharge
 class TellsCore(Protocol):
     """The way back to the core."""
 
-    def credit(self, number: int, stream: PendingStream, response: InferenceResponse) -> None:
-        """A response of a stream was passed on."""
+    def credit(self, number: int, stream: PendingStream, size: int) -> None:
+        """A response of a stream was passed on, of so many bytes."""
 
-    def tell_stamps(self, number: int, stamps: list[tuple[str, int]]) -> None:
+    def tell_stamps(self, text: StampsText) -> None:
         """As `edge_traces.TellsTraces`."""
 
     def release(self, place: int) -> None:
@@ -66,9 +69,11 @@ class ReplyReader:
             TEMPLATE: self._templates.receive,
             ANSWERS: self._answers,
             ANSWER: self._answer,
+            STREAMED: self._streamed,
             EVENTS: self._events,
             TRACED: self._traced,
             LEFT: self._left,
+            NOTED: self._noted,
             ERROR: self._error,
             END: self._end,
             RETURN: self._return,
@@ -130,13 +135,32 @@ class ReplyReader:
             extras = decode_text(text, ResponseExtras)
             response.id, response.parameters = extras.id, extras.parameters
         if isinstance(found, PendingStream) and flags & STREAM:
-            if found.take(response):
-                self._core.credit(number, found, response)
+            if found.take(response, size):
+                self._core.credit(number, found, size)
         elif isinstance(found, LinkedSubmission) and not flags & STREAM:
             del self._pending[number]
             found.reply_to.send_nowait(response)
         else:
             raise BrokenFrame(f"it answers {number}, which asked for something else")
+
+    def _streamed(self, frame: Frame) -> None:
+        template_number, count = frame.take(2)
+        template = self._templates[template_number]
+        width = 1 + template.count_varying
+        rows = frame.take(count * width)
+        pending = self._pending
+        for start in range(0, len(rows), width):
+            number, sizes = rows[start], rows[start + 1 : start + width]
+            size = template.size + sum(sizes)
+            outputs = template.views(frame.take_data(size), sizes)
+            found = pending.get(number)
+            if type(found) is PendingStream:
+                response = InferenceResponse(template.model_name, template.model_version, outputs, found.request.id)
+                response.is_final = False
+                if found.take(response, size):
+                    self._core.credit(number, found, size)
+            elif found is not None:
+                raise BrokenFrame(f"it answers {number}, which is no stream")
 
     def _events(self, frame: Frame) -> None:
         number, size = frame.take(2)
@@ -159,7 +183,14 @@ class ReplyReader:
         if isinstance(trace, EdgeTrace):
             trace.is_taken = True
         else:  # its client has left
-            self._core.tell_stamps(number, [])
+            self._core.tell_stamps(StampsText(number, [], {}))
+
+    def _noted(self, frame: Frame) -> None:
+        number, size = frame.take(2)
+        text = frame.take_text(size)
+        found = self._pending.get(number)
+        if found is not None and found.request.gen_ai is not None:
+            note(found.request.gen_ai, text)
 
     def _left(self, frame: Frame) -> None:
         number, size = frame.take(2)

@@ -20,18 +20,21 @@ from protocol.edge_link.records import (
     TEMPLATE,
 )
 from protocol.edge_link.segments import WrittenSegment
-from protocol.edge_link.templates import SentTemplates, Template, encode_template, request_text
+from protocol.edge_link.templates import SentTemplates, Template, request_text
 from protocol.edge_link.texts import RequestExtras, encode_tags, encode_text
+from protocol.errors import InvalidArgument
 from protocol.log.access_record import AccessRecord
 from protocol.messages import Buffer, InferenceRequest, LaidOutTensor, Tensor, flat
 from protocol.quotas.told import ToldCharge
 
 _IN_HERE = (Tensor, LaidOutTensor)
+# What msgspec raises for what MessagePack does not know: integers of more than 64 bits, halves of letters.
+_UNENCODABLE = (OverflowError, UnicodeError)
 
 
 def can_cross(request: InferenceRequest) -> bool:
     """Whether a request can be carried, with all that belongs to it."""
-    if request.gen_ai is not None or request.caller is not None or request.has_device_inputs or request.device_outputs:
+    if request.caller is not None or request.has_device_inputs or request.device_outputs:
         return False
     trace = request.trace
     if isinstance(trace, AccessRecord):
@@ -67,16 +70,24 @@ class RequestWriter:
         return self._burst.take(), size
 
     def write(self, number: int, request: InferenceRequest, flags: int = 0) -> None:
-        """Write a request that can cross."""
-        template = self._template(request)
-        burst = self._burst
-        tags = b"" if request.origin is None else encode_tags(request.origin.tags(request.id))
-        parts = [tensor.data for tensor in request.inputs]
+        """Write a request that can cross.
+
+        Raises:
+            InvalidArgument: it says what cannot be encoded, as an integer of more than 64 bits. Nothing is written.
+        """
         charge = request.charge
-        told = charge if isinstance(charge, ToldCharge) else None
+        told = charge if isinstance(charge, ToldCharge) and (charge.is_limited or charge.is_joint) else None
+        try:
+            template = self._template(request)
+            tags = b"" if request.origin is None else encode_tags(request.origin.tags(request.id))
+        except _UNENCODABLE as error:
+            raise _unencodable(request, error) from None
+        burst = self._burst
+        parts = [tensor.data for tensor in request.inputs]
         if (
             template.is_plain
             and told is None
+            and request.gen_ai is None
             and not (flags or request.id or request.parameters or request.sequence_id or request.trace is not None)
             and not (request.sequence_start or request.sequence_end)
             and _size(parts) == template.size
@@ -91,9 +102,24 @@ class RequestWriter:
             burst.data += parts
             burst.data_size += template.size
             return
+        text = self._extras(number, request, told)
         parts = [flat(part) for part in parts]
         size = sum(map(len, parts))
         place = self.segment.take(size) if size > INLINE_BYTES else None
+        burst.numbers += (
+            *(REQUEST, template.id, number, flags, burst.add_text(tags), burst.add_text(text)),
+            *(INLINE if place is None else place, size),
+            *[tensor.byte_size for tensor in request.inputs if tensor.datatype is DataType.BYTES],
+        )
+        if place is None:
+            burst.data += parts
+            burst.data_size += size
+        else:
+            self.segment.write(place, parts)
+        self._run = None
+
+    def _extras(self, number: int, request: InferenceRequest, told: ToldCharge | None) -> bytes:
+        """Raises InvalidArgument; then its charge has not been told of it."""
         trace, record = request.trace, None
         if isinstance(trace, AccessRecord):
             trace, record = trace.trace, trace
@@ -105,19 +131,17 @@ class RequestWriter:
             request.sequence_end,
             record is not None,
             trace.announce(number) if isinstance(trace, EdgeTrace) else None,
-            None if told is None else told.announce(request.model_name),
+            None if told is None else told.untold,
+            0 if told is None else told.number_with(number),
+            request.gen_ai is not None,
         )
-        burst.numbers += (
-            *(REQUEST, template.id, number, flags, burst.add_text(tags), burst.add_text(encode_text(extras))),
-            *(INLINE if place is None else place, size),
-            *[tensor.byte_size for tensor in request.inputs if tensor.datatype is DataType.BYTES],
-        )
-        if place is None:
-            burst.data += parts
-            burst.data_size += size
-        else:
-            self.segment.write(place, parts)
-        self._run = None
+        try:
+            text = encode_text(extras)
+        except _UNENCODABLE as error:
+            raise _unencodable(request, error) from None
+        if told is not None:
+            told.announce(request.model_name, number)
+        return text
 
     def _template(self, request: InferenceRequest) -> Template:
         key = None
@@ -130,11 +154,10 @@ class RequestWriter:
         if key is not None and (found := self._templates.find(key)) is not None:
             return found
         template = self._templates.made(request_text(request), key)
-        if self._templates.fresh:
-            self._templates.fresh.clear()
-            text = encode_template(template)
-            self._burst.numbers += TEMPLATE, template.id, self._burst.add_text(text)
+        for fresh, text in self._templates.fresh:
+            self._burst.numbers += TEMPLATE, fresh.id, self._burst.add_text(text)
             self._run = None
+        self._templates.fresh.clear()
         return template
 
     def write_cancel(self, number: int) -> None:
@@ -149,14 +172,19 @@ class RequestWriter:
         self._burst.numbers += RELEASE, place
         self._run = None
 
-    def write_text(self, kind: int, text: object) -> None:
-        """One of the records that consist of a text."""
-        self._burst.numbers += kind, self._burst.add_text(encode_text(text))
+    def write_text(self, kind: int, text: object, *numbers: int) -> None:
+        """One of the records that consist of numbers and a text."""
+        encoded = encode_text(text)
+        self._burst.numbers += kind, *numbers, self._burst.add_text(encoded)
         self._run = None
 
     def write_call(self, number: int, text: bytes) -> None:
         self._burst.numbers += CALL, number, self._burst.add_text(text)
         self._run = None
+
+
+def _unencodable(request: InferenceRequest, error: Exception) -> InvalidArgument:
+    return InvalidArgument(f"the request to model '{request.model_name}' has a value that cannot be passed on: {error}")
 
 
 def _size(parts: list[Buffer]) -> int:

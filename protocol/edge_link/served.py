@@ -10,7 +10,9 @@ import trio
 from protocol.core import RespondsAtOnce, Submitted
 from protocol.edge_link.charges import LinkCharge
 from protocol.edge_link.records import WINDOW_BYTES, WINDOW_RESPONSES
+from protocol.edge_link.templates import Template
 from protocol.errors import ServerError
+from protocol.gen_ai import GenAiCall
 from protocol.messages import InferenceResponse
 from protocol.sync.wakeup import Wakeup
 
@@ -32,7 +34,7 @@ class LinkedRequest(msgspec.Struct, eq=False):
     def end_charge(self) -> None:
         charge, self.charge = self.charge, None
         if charge is not None:
-            charge.end()
+            charge.answered()
 
     def give_up(self) -> None:
         self.end_charge()
@@ -43,20 +45,27 @@ class LinkedRequest(msgspec.Struct, eq=False):
 
 class LinkedStream(RespondsAtOnce):
     """A request that is answered with any number of responses: the `Respond` that its model is given. A response goes
-    while the edge has room for it; else the model waits. `put` takes one that can go now; one for which it returns
-    False is to be given to `place`, which waits."""
+    while the edge has room for it; else the model waits. `put` takes one that can go now, and returns its
+    size; one for which that is negative is to be given to `place`, which waits.
+
+    Attributes:
+        template: that of the last response, of this `era` of templates.
+    """
 
     def __init__(
         self,
         number: int,
         own_id: str,
-        put: Callable[[LinkedStream, InferenceResponse], bool],
+        put: Callable[[LinkedStream, InferenceResponse], int],
         place: Callable[[LinkedStream, InferenceResponse], Awaitable[None]],
     ) -> None:
         self.number = number
         self.own_id = own_id
         self.charge: LinkCharge | None = None  # where there is a quota
+        self.call: GenAiCall | None = None  # where it is observed
         self.has_answered = False
+        self.template: Template | None = None
+        self.era = 0
         self.scope = trio.CancelScope()
         self._put = put
         self._place = place
@@ -65,16 +74,22 @@ class LinkedStream(RespondsAtOnce):
         self._credited = Wakeup()
 
     def respond_at_once(self, response: InferenceResponse) -> bool:
-        if self._responses_left <= 0 or self._bytes_left <= 0 or not self._put(self, response):
+        if self._responses_left <= 0 or self._bytes_left <= 0:
             return False
-        self._take(response)
+        size = self._put(self, response)
+        if size < 0:
+            return False
+        self._responses_left -= 1
+        self._bytes_left -= size
         return True
 
     async def __call__(self, response: InferenceResponse) -> None:
         while self._responses_left <= 0 or self._bytes_left <= 0:
             await self._credited.wait()
-        self._take(response)
-        if not self._put(self, response):
+        size = self._put(self, response)
+        self._responses_left -= 1
+        self._bytes_left -= response_size(response) if size < 0 else size
+        if size < 0:
             await self._place(self, response)
 
     def credit(self, responses: int, size: int) -> None:
@@ -82,10 +97,6 @@ class LinkedStream(RespondsAtOnce):
         self._responses_left += responses
         self._bytes_left += size
         self._credited.wake()
-
-    def _take(self, response: InferenceResponse) -> None:
-        self._responses_left -= 1
-        self._bytes_left -= response_size(response)
 
 
 def response_size(response: InferenceResponse) -> int:

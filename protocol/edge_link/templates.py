@@ -14,7 +14,7 @@ import msgspec
 from protocol.datatypes import DataType
 from protocol.edge_link.frames import BrokenFrame, Frame
 from protocol.edge_link.records import INLINE_BYTES, MOST_TEMPLATES
-from protocol.messages import InferenceRequest, InferenceResponse, Tensor
+from protocol.messages import Buffer, InferenceRequest, InferenceResponse, Tensor, flat
 
 _DATATYPES = {datatype.number: datatype for datatype in DataType if datatype is not DataType.INVALID}
 # In place of the size of a BYTES tensor, which each has of its own.
@@ -51,7 +51,7 @@ class Template:
 
     __slots__ = (
         *("count_varying", "id", "is_fixed", "is_plain", "key", "model_name", "model_version", "priority"),
-        *("requested_outputs", "size", "tensors", "text", "timeout_microseconds"),
+        *("requested_outputs", "size", "sized", "tensors", "text", "timeout_microseconds"),
     )
 
     def __init__(self, number: int, text: TemplateText) -> None:
@@ -70,6 +70,7 @@ class Template:
             places.append(TensorPlace(name, _DATATYPES[datatype], shape, position, end))
             position = end
         self.tensors = tuple(places)
+        self.sized = tuple([(*place[:3], size) for place, (*_, size) in zip(places, text.tensors, strict=True)])
         self.size = position
         self.count_varying = sum(size == _VARYING for *_, size in text.tensors)
         self.is_fixed = not self.count_varying
@@ -90,8 +91,9 @@ class Template:
         found: list[Tensor] = []
         left = iter(sizes)
         position = 0
-        for (name, datatype, shape, start, end), (*_, given) in zip(self.tensors, self.text.tensors, strict=True):
-            size = next(left) if given == _VARYING else end - start
+        for name, datatype, shape, size in self.sized:
+            if size == _VARYING:
+                size = next(left)
             if size < 0 or position + size > len(data):
                 raise BrokenFrame(f"its tensor '{name}' has {size} bytes from {position} on, of {len(data)}")
             found.append(Tensor(name, datatype, shape, data[position : position + size]))
@@ -99,6 +101,25 @@ class Template:
         if position != len(data):
             raise BrokenFrame(f"its tensors of {position} bytes have {len(data)}")
         return found
+
+    def parts_of(self, tensors: Sequence[Tensor], sizes: list[int]) -> list[Buffer] | None:
+        """The bytes of tensors with this template, flat; those of their sizes that vary are added to `sizes`. None
+        where they are others, and then some sizes may be there."""
+        if len(tensors) != len(self.sized):
+            return None
+        parts: list[Buffer] = []
+        for tensor, (name, datatype, shape, size) in zip(tensors, self.sized, strict=True):
+            if tensor.name != name or tensor.datatype is not datatype or tensor.shape != shape:
+                return None
+            data = tensor.data
+            if type(data) is memoryview:
+                data = flat(data)
+            if size == _VARYING:
+                sizes.append(len(data))
+            elif len(data) != size:
+                return None
+            parts.append(data)
+        return parts
 
 
 def request_text(request: InferenceRequest) -> TemplateText:
@@ -135,33 +156,37 @@ K = TypeVar("K")
 
 
 class SentTemplates(Generic[K]):
-    """The templates of one direction, where they are made. `fresh` are those that the other side does not know yet.
-    `find` also looks by a key that is cheaper to come by than a template's text, and is given up with it."""
+    """The templates of one direction, where they are made. `fresh` are those that the other side does not know yet, as
+    they cross. With another `era` ids are used again, and templates of the one before are not known any more. `find`
+    also looks by a key that is cheaper to come by than a template's text, and is given up with it."""
 
-    __slots__ = ("_by_id", "_by_key", "_by_text", "_next", "fresh")
+    __slots__ = ("_by_key", "_by_text", "_next", "era", "fresh")
 
     def __init__(self) -> None:
         self._by_key: dict[K, Template] = {}
         self._by_text: dict[TemplateText, Template] = {}
-        self._by_id: dict[int, Template] = {}
         self._next = 0
-        self.fresh: list[Template] = []
+        self.era = 0
+        self.fresh: list[tuple[Template, bytes]] = []
 
     def find(self, key: K) -> Template | None:
         return self._by_key.get(key)
 
     def made(self, text: TemplateText, key: K | None = None) -> Template:
-        """The template with this text, which is told apart from now on by the key, too."""
+        """The template with this text, which is told apart from now on by the key, too. Raises what msgspec raises for
+        what cannot cross; then nothing has changed."""
         found = self._by_text.get(text)
         if found is None:
+            encoded = _encode(text)
             if len(self._by_text) >= MOST_TEMPLATES:  # they vary too much for any to be of use
                 self._by_text.clear()
                 self._by_key.clear()
                 self._next = 0
+                self.era += 1
             found = Template(self._next, text)
             self._next += 1
             self._by_text[text] = found
-            self.fresh.append(found)
+            self.fresh.append((found, encoded))
         if key is not None:
             if len(self._by_key) >= 4 * MOST_TEMPLATES:
                 self._by_key.clear()
@@ -171,10 +196,6 @@ class SentTemplates(Generic[K]):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(TemplateText).decode
-
-
-def encode_template(template: Template) -> bytes:
-    return _encode(template.text)
 
 
 class ReceivedTemplates(dict[int, Template]):

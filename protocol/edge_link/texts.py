@@ -20,6 +20,7 @@ from protocol.origin import RequestTags
 from protocol.server_settings import Trace, TracedTensor
 
 T = TypeVar("T")
+Attribute: TypeAlias = str | int | float | tuple[str, ...]
 # Bytes of a text of ours, and of an error's; what is behind it is cut off.
 _LONGEST_ERROR = 1 << 20
 
@@ -35,20 +36,24 @@ def decode_text(text: memoryview, kind: type[T]) -> T:
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):
-    """The first that the core says: the sizes of the two segments, and whether there is a generation."""
+    """The first that the core says: the sizes of the two segments, whether there is a generation, and whether calls of
+    generative models are observed."""
 
     input_bytes: int
     output_bytes: int
     has_generation: bool
     query_seconds: float
+    observes_calls: bool = False
 
 
 class TraceText(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):
-    """What an edge knows of a request that may be traced: headers, where they matter, and its stamps so far."""
+    """What an edge knows of a request that may be traced: headers, where they matter, and what was recorded
+    so far."""
 
     traceparent: str = ""
     tracestate: str = ""
     stamps: list[tuple[str, int]] = []
+    attributes: dict[str, Attribute] = {}
 
 
 class StampsText(msgspec.Struct, array_like=True, frozen=True):
@@ -56,6 +61,7 @@ class StampsText(msgspec.Struct, array_like=True, frozen=True):
 
     number: int
     stamps: list[tuple[str, int]]
+    attributes: dict[str, Attribute]
 
 
 class UnsentTraceText(msgspec.Struct, array_like=True, frozen=True):
@@ -68,7 +74,8 @@ class UnsentTraceText(msgspec.Struct, array_like=True, frozen=True):
 class RequestExtras(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):
     """What a request has beside its template and its tensors. `is_measured` asks for what a trace records; `trace` is
     there if the core is to decide whether the request is traced. `size` is what it costs of a quota of bytes, None
-    where its key has no quota, as the edge knows."""
+    where its key has no quota, as the edge knows. With a `charge` it is charged together with others of that number, as
+    one request. It `is_observed` if its call is."""
 
     id: str = ""
     parameters: dict[str, ParameterValue] = {}
@@ -78,6 +85,8 @@ class RequestExtras(msgspec.Struct, array_like=True, omit_defaults=True, frozen=
     is_measured: bool = False
     trace: TraceText | None = None
     size: float | None = None
+    charge: int = 0
+    is_observed: bool = False
 
 
 class ResponseExtras(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):
@@ -94,6 +103,14 @@ class UsedText(msgspec.Struct, array_like=True, frozen=True):
     model: str
     requests: int
     size: float
+    tokens: float = 0.0
+
+
+class ChargedText(msgspec.Struct, array_like=True, frozen=True):
+    """What requests have cost that were charged together: see `protocol.quotas.told.Desk`."""
+
+    tokens: float
+    counted: float | None
 
 
 # Tags

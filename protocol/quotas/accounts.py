@@ -152,7 +152,7 @@ class Charge:
 
     __slots__ = (
         *("_is_running", "_size", "_taken", "account", "count_tokens", "goes_on", "held", "is_counted"),
-        "is_named",
+        *("is_joint", "is_named"),
     )
 
     def __init__(self, account: Account) -> None:
@@ -161,6 +161,7 @@ class Charge:
         self.is_counted = False  # an engine does it, which knows its tokens best
         self.count_tokens: Callable[[], float] | None = None  # at its end, where no engine does
         self.goes_on = False  # in the background, when it has ended for its client
+        self.is_joint = False  # several inferences, one beside or after the other, may be charged to it as one request
         self.is_named = False  # its model was known when it was admitted, perhaps long ago
         self._taken: list[tuple[Meter, float]] = []  # at admission
         self._size = 0.0

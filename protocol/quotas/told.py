@@ -3,8 +3,8 @@
     edge → told charge → link → charge (admits, or refuses) → link → told charge: refused, or what is left
 
 What a request costs goes with the request, so none that is allowed waits for an answer of its own; a refusal comes as
-the request's answer. What only this process knows, the bytes of an answer, is told when the request has ended. What the
-keys have used is counted here.
+the request's answer. What only this process knows is told when the request has ended: the bytes of an answer, and the
+tokens of a call, where no engine has counted them. What the keys have used is counted here, but for tokens.
 """
 
 from __future__ import annotations
@@ -20,12 +20,21 @@ from protocol.quotas.quota import Unit
 # Bytes of a request that are read before its key may be known to be refused.
 READ_FIRST = 16 * 1024
 
+_NOTHING: frozenset[str] = frozenset()
+# In place of the number of a request that is charged without one.
+_UNNUMBERED = -1
+
 
 class Desk(Protocol):
     """The process that has the quotas."""
 
-    def tell_used(self, key: str, model: str, requests: int, size: float) -> None:
-        """A key has used bytes beside those of its requests; and requests, of which that process has not heard."""
+    def tell_used(self, key: str, model: str, requests: int, size: float, tokens: float) -> None:
+        """A key has used bytes and tokens beside those of its requests; and requests, of which that process has not
+        heard."""
+
+    def tell_charged(self, number: int, tokens: float, counted: float | None) -> None:
+        """The requests that were charged together as one, by the number of the first, have ended. They have cost these
+        tokens; and those that were `counted` if no engine has counted any there."""
 
     async def admit(self, key: str, model: str, size: float) -> None:
         """Charge a request that does not go there. Raises ServerError."""
@@ -55,10 +64,10 @@ class ToldAccount(Account):
         self.refused_until = -math.inf
 
     def admit(self, model: str | None = None, size: int = 0) -> Charge:
-        limited = self._ledger.limited.get(self.name)
-        if limited is None or self._ledger.desk is None:
+        desk = self._ledger.desk
+        if desk is None:
             return super().admit(model, size)
-        charge = ToldCharge(self, limited, model or "", self._ledger.desk)
+        charge = ToldCharge(self, self._ledger.limited.get(self.name), model or "", desk)
         charge.begin(size)
         return charge
 
@@ -68,18 +77,39 @@ class ToldAccount(Account):
 
 
 class ToldCharge(Charge):
-    """One request of a key with a quota. `held` is what was told last of its limits, as meters of its own."""
+    """One request of a key; `limited` is None where that has no quota. `held` is what was told last of its limits, as
+    meters of its own.
 
-    __slots__ = ("_desk", "_is_told", "_limited", "_model", "_untold", "counted")
+    Attributes:
+        is_limited: its key has a quota, as far as is known here.
+        counted: bytes that the account's usage has of it.
+    """
 
-    def __init__(self, account: Account, limited: frozenset[str], model: str, desk: Desk) -> None:
+    __slots__ = ("_desk", "_has_ended", "_limited", "_model", "_number", "_tokens", "_untold", "counted", "is_limited")
+
+    def __init__(self, account: Account, limited: frozenset[str] | None, model: str, desk: Desk) -> None:
         super().__init__(account)
-        self._limited = limited
+        self.is_limited = limited is not None
+        self.counted = 0.0
+        self._limited = limited or _NOTHING
         self._model = model
         self._desk = desk
-        self._is_told = False
+        self._has_ended = False
+        self._number = 0  # of the request that has told of it; 0 for none
         self._untold = 0.0  # bytes
-        self.counted = 0.0  # bytes that the account's usage has of it
+        self._tokens = 0.0
+
+    @property
+    def untold(self) -> float | None:
+        """The bytes to tell with its next request; None where nothing is limited."""
+        if not self.is_limited:
+            return None
+        return 0.0 if self._number else self._untold  # later ones are told at the end
+
+    def number_with(self, number: int) -> int:
+        """What to tell with its next request, of this number: that of the first where several are charged together,
+        else 0."""
+        return (self._number or number) if self.is_joint else 0
 
     def begin(self, size: int) -> None:
         super().begin(size)
@@ -94,13 +124,15 @@ class ToldCharge(Charge):
         if unit is Unit.BYTES:
             self._untold += amount - taken
             self.counted += max(0.0, amount - taken)
+        elif unit is Unit.TOKENS:
+            self._tokens += amount - taken
 
-    def announce(self, model: str) -> float:
-        """The request goes to the other process now: its bytes so far, for which that charges it."""
-        self._is_told = True
+    def announce(self, model: str, number: int) -> None:
+        """A request of this number goes to the other process now, with what was untold."""
         self._model = model
-        untold, self._untold = self._untold, 0.0
-        return untold
+        if not self._number:
+            self._number = number
+            self._untold = 0.0
 
     def refuse(self, refusal: QuotaExceeded) -> None:
         """It was not admitted: nothing of it counts."""
@@ -113,19 +145,39 @@ class ToldCharge(Charge):
     async def admit_unsent(self) -> None:
         """Have it charged, for it does not go there: something is wrong with it. Raises QuotaExceeded, if that is why
         it is to be refused."""
-        if self._is_told or not self._is_running:
+        if self._number or not self._is_running or not self.is_limited:
             return
+        self._number = _UNNUMBERED
+        untold, self._untold = self._untold, 0.0
         try:
-            await self._desk.admit(self.account.name, self._model, self.announce(self._model))
+            await self._desk.admit(self.account.name, self._model, untold)
         except QuotaExceeded as refusal:
             self.refuse(refusal)
             raise
 
     def end(self) -> None:
-        if not self._is_running:
+        if self._has_ended:
             return
-        super().end()
-        if not self._is_told:
-            self._desk.tell_used(self.account.name, self._model, 1, self._untold)
-        elif self._untold and Unit.BYTES in self._limited:
-            self._desk.tell_used(self.account.name, self._model, 0, self._untold)
+        self._has_ended = True
+        if self._is_running:
+            count, self.count_tokens = self.count_tokens, None  # whether an engine has counted is known there
+            super().end()
+            self._tell_end(None if count is None else count())
+        elif self._is_told_of:  # it was refused, or withdrawn
+            self._desk.tell_charged(self._number, 0.0, None)
+
+    @property
+    def _is_told_of(self) -> bool:
+        """Whether the other process has a charge for several requests."""
+        return self.is_joint and self._number > 0
+
+    def _tell_end(self, counted: float | None) -> None:
+        size, tokens = self._untold if self.is_limited else 0.0, self._tokens
+        if self._is_told_of:
+            self._desk.tell_charged(self._number, tokens, counted)
+            tokens = 0.0
+        else:
+            tokens += counted or 0.0
+        requests = int(self.is_limited and not self._number)
+        if requests or tokens or (size and Unit.BYTES in self._limited):
+            self._desk.tell_used(self.account.name, self._model, requests, size, tokens)

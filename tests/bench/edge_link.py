@@ -149,7 +149,7 @@ class ModelTime:
             Instance._compute = compute  # type: ignore[method-assign]  # as it was
 
 
-class _Calls:
+class Calls:
     """Counts calls of Python functions in this thread."""
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ async def direct(isolation: str, in_flight: int, bursts: int) -> Cost:
                 await burst.run()
                 seconds = time.thread_time() - before
                 times.append((seconds / in_flight, (model.seconds - model_before) / in_flight))
-            burst, calls = Burst(core, in_flight), _Calls()
+            burst, calls = Burst(core, in_flight), Calls()
             sys.setprofile(calls.note)
             await burst.run()
             sys.setprofile(None)
@@ -212,7 +212,7 @@ async def _measured(server: LinkServer, in_flight: int, bursts: int) -> Cost:
     """Looks at the end of each burst of the poller, behind the server's own call there."""
     times: list[tuple[float, float]] = []
     counts: list[int] = []
-    calls, model = _Calls(), ModelTime()
+    calls, model = Calls(), ModelTime()
     ended = trio.Event()
     answered = server.answered
 

@@ -20,6 +20,7 @@ from protocol.edge_link.generation import Generation
 from protocol.edge_link.keys import TellingKeys
 from protocol.edge_link.link_server import LinkServer
 from protocol.failures import CallbackFailures
+from protocol.gen_ai import GenAi
 from protocol.reactor.arrivals import HandedOver
 from protocol.server_settings import TraceControl
 from protocol.sync.wakeup import WaitingTasks
@@ -60,9 +61,10 @@ START_SECONDS = 120.0
 class EdgeContext:
     """What all edge processes share. `relayed` are the core's own edges by their words, `changed` is told when there is
     an edge that may take connections. `generation` is moved whenever what edges keep of the models, or of the `keys` of
-    clients, may be wrong; `tracing` samples their requests. `log_access` takes lines of the access log, and how many
-    were lost before them; `note_failed` is told of failed requests. `hand_back` takes connections, with the words of
-    their services, that were handed to an edge which has ended before it received them."""
+    clients, may be wrong; `tracing` samples their requests, and `gen_ai` records calls of generative models, if they
+    are observed. `log_access` takes lines of the access log, and how many were lost before them; `note_failed` is told
+    of failed requests. `hand_back` takes connections, with the words of their services, that were handed to an edge
+    which has ended before it received them."""
 
     start: Callable[[int], EdgeStart]
     relayed: Mapping[str, HandedOver]
@@ -72,6 +74,7 @@ class EdgeContext:
     generation: Generation
     keys: TellingKeys | None
     tracing: TraceControl
+    gen_ai: GenAi | None
     log_access: Callable[[bytes, int], None]
     note_failed: Callable[[FailedCall], None]
     hand_back: Callable[[str, socket.socket], None]
@@ -118,6 +121,7 @@ class EdgeProcess:
             generation=context.generation,
             keys=context.keys,
             tracing=context.tracing,
+            gen_ai=context.gen_ai,
             failures=context.failures,
             name=name,
         )

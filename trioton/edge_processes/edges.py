@@ -18,6 +18,7 @@ from protocol.core import InferenceCore
 from protocol.edge_link.generation import Generation
 from protocol.edge_link.keys import TellingKeys
 from protocol.failures import CallbackFailures
+from protocol.gen_ai import GenAi
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
 from protocol.open_connections import Open, OpenConnections
@@ -79,6 +80,7 @@ class EdgeProcesses:
         memory: RequestMemory,
         core: InferenceCore,
         tracer: TraceControl,
+        gen_ai: GenAi | None,
         log_access: Callable[[bytes, int], None],
         note_failed: Callable[[FailedCall], None],
     ) -> None:
@@ -88,6 +90,7 @@ class EdgeProcesses:
         self._memory = memory
         self._core = core
         self._tracer = tracer
+        self._gen_ai = gen_ai
         self._failures = failures
         self._log_access = log_access
         self._note_failed = note_failed
@@ -199,6 +202,7 @@ class EdgeProcesses:
             generation,
             None if self._keys is None else TellingKeys(self._keys, generation),
             self.tracing,
+            self._gen_ai,
             self._log_access,
             self._note_failed,
             self._hand_back,

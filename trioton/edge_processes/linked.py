@@ -123,6 +123,7 @@ class Linking:
             memory=self.memory,
             log=cast(LogControl, None),  # inference does not ask for it
             trace=cast(TraceControl, self.tracing),
+            gen_ai=self.core.gen_ai,
             failures=self.failures,
             failure_log=self.failure_log,
             access_log=self.access_log,

@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from protocol.gen_ai import CHAT, TEXT_COMPLETION, Attribute, EndedCall, GenAiCall, Generated, requested
+from protocol.gen_ai import CHAT, TEXT_COMPLETION, UNRECORDED, Attribute, GenAiCall, Generated, requested
 from protocol.http.exchange import ClientGone
 from protocol.http.openai.call import Call
 from protocol.http.openai.codec.requests import ChatRequest, SamplingFields
 from protocol.messages import InferenceRequest
-
-
-class _Unrecorded:
-    """A `GenAi` for calls that are observed for their tokens alone."""
-
-    def record(self, call: EndedCall) -> None:
-        pass
-
-
-_UNRECORDED = _Unrecorded()
 
 
 def observe(
@@ -35,7 +25,7 @@ def observe(
     if gen_ai is None:
         if request.record is None:
             return None
-        gen_ai = _UNRECORDED  # the access log wants its tokens
+        gen_ai = UNRECORDED  # the access log wants its tokens
     observed = GenAiCall(
         gen_ai,
         operation,

@@ -20,6 +20,7 @@ from protocol.edge_link.limits import LinkLimits
 from protocol.edge_link.link_server import LinkServer
 from protocol.edge_link.linked_core import LinkedCore
 from protocol.failures import CallbackFailures
+from protocol.gen_ai import GenAi
 from protocol.server_settings import TraceControl
 
 
@@ -48,13 +49,20 @@ async def linked(
     limits: LinkLimits = LinkLimits(),  # noqa: B008 (frozen)
     keys: KeySource | None = None,
     tracing: TraceControl | None = None,
+    gen_ai: GenAi | None = None,
 ) -> AsyncIterator[Link]:
     """A core, as edges in another process would have it. Nothing may fail unseen."""
     ours, theirs = socket.socketpair()
     generation, failures = Generation(), CallbackFailures()
     telling = None if keys is None else TellingKeys(keys, generation)
     server = LinkServer(
-        core, ours, limits=limits, generation=generation, keys=telling, tracing=tracing, failures=failures
+        *(core, ours),
+        limits=limits,
+        generation=generation,
+        keys=telling,
+        tracing=tracing,
+        gen_ai=gen_ai,
+        failures=failures,
     )
     edge = LinkedCore(theirs, failures=failures)
     link = Link(edge, server, generation, failures, trio.CancelScope(), trio.CancelScope())
