@@ -9,7 +9,7 @@ import msgspec
 
 from protocol.edge_link.frames import BrokenFrame
 from protocol.edge_link.texts import ChargedText, UsedText, decode_text, encode_text
-from protocol.errors import QuotaExceeded
+from protocol.errors import Cancelled, QuotaExceeded
 from protocol.quotas.accounts import Account, Charge
 from protocol.quotas.meters import Bucket, Meter, Places, Rate
 from protocol.quotas.quota import Limit, Unit
@@ -27,11 +27,12 @@ class LinkCharge(Charge):
         is_admitted: it has been charged what is known when it comes.
     """
 
-    __slots__ = ("_refusal", "is_admitted")
+    __slots__ = ("_is_over", "_refusal", "is_admitted")
 
     def __init__(self, account: Account, *, is_joint: bool = False) -> None:
         super().__init__(account)
         self._is_running = False
+        self._is_over = False
         self._refusal: QuotaExceeded | None = None
         self.is_joint = is_joint
         self.is_admitted = False
@@ -41,8 +42,14 @@ class LinkCharge(Charge):
         return self.account.quota is not None
 
     def admit(self, model: str, size: float) -> None:
-        """Only the first of several requests is charged, or refused for all. Raises QuotaExceeded; then nothing is
-        charged."""
+        """Only the first of several requests is charged, or refused for all.
+
+        Raises:
+            QuotaExceeded: nothing is charged.
+            Cancelled: all of it is over already, and nobody would end it again.
+        """
+        if self._is_over:
+            raise Cancelled("the call has ended that this request belongs to")
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
         quota = self.account.quota
@@ -62,6 +69,7 @@ class LinkCharge(Charge):
 
     def end(self) -> None:
         """All of it is over. Idempotent."""
+        self._is_over = True
         taken, self._taken = self._taken, []
         if taken:  # else it was refused after all, which has given it back
             for limit, meter in self.held:

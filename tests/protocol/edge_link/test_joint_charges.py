@@ -17,7 +17,7 @@ from protocol.edge_link.charges import JointCharges
 from protocol.edge_link.frames import BrokenFrame, Burst
 from protocol.edge_link.records import CHARGED, USED
 from protocol.edge_link.texts import ChargedText, UsedText, encode_text
-from protocol.errors import QuotaExceeded
+from protocol.errors import Cancelled, QuotaExceeded
 from protocol.messages import InferenceRequest, InferenceResponse
 from protocol.quotas.accounts import Account, Charge
 from protocol.quotas.quota import Unit
@@ -298,6 +298,19 @@ async def test_charges_whose_end_is_not_told_are_bounded(monkeypatch: pytest.Mon
         open_ones.of(4, account)
     with pytest.raises(BrokenFrame, match="and before to 'limited'"):
         open_ones.of(2, other)
+
+
+async def test_what_comes_behind_the_end_takes_no_place() -> None:
+    """As a request may that has waited for its places to be known."""
+    keys, open_ones = Keys(RING), JointCharges()
+    account = keys.ledger.account("limited")
+    first, late = open_ones.of(1, account), open_ones.of(1, account)
+    first.admit("m", 8)
+    open_ones.end(1, memoryview(encode_text(ChargedText(0.0, None))))
+    with pytest.raises(Cancelled):
+        late.admit("m", 8)
+    assert left(account)[Unit.CONCURRENT_REQUESTS] == 2
+    assert left(account)[Unit.REQUESTS] == 8
 
 
 def test_keys_without_a_desk_are_charged_here() -> None:

@@ -20,7 +20,7 @@ from protocol.access.keys import KeyRing
 from protocol.access.told_keys import ToldKeys
 from protocol.core import InferenceCore
 from protocol.edge_link.edge_traces import EdgeTrace
-from protocol.edge_link.texts import TraceText
+from protocol.edge_link.texts import StampsText, TraceText
 from protocol.failures import CallbackFailures
 from protocol.grpc.relay.server import serve_relayed
 from protocol.limits.counter import LimitCounter
@@ -300,7 +300,7 @@ class Candidates:
     def sample(self, model: str, **_: str) -> EdgeTrace:
         return EdgeTrace(self, model)
 
-    def tell_stamps(self, number: int, stamps: list[tuple[str, int]]) -> None:
+    def tell_stamps(self, text: StampsText) -> None:
         raise AssertionError
 
     def tell_trace(self, model: str, text: TraceText) -> None:
