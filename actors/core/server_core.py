@@ -29,7 +29,7 @@ from actors.model.submission import Submission, refused, submit_and_wait
 from backends.devices.devices import Devices
 from backends.devices.machine import compute_capabilities
 from backends.registry import BackendRegistry
-from backends.server_resources import ServerResources
+from backends.server_resources import server_resources
 from backends.services import BackendServices
 from protocol.core import (
     LoadParameters,
@@ -104,29 +104,28 @@ class ServerCore:
         limiter = None if settings.rate_limit_resources is None else RateLimiter(settings.rate_limit_resources)
         capabilities = await trio.to_thread.run_sync(compute_capabilities)
         self.devices.has_gpus = bool(capabilities)
-        resources = ServerResources()
-        manager = model_manager(
-            settings,
-            self._registry,
-            capabilities,
-            limiter,
-            cache=self._cache,
-            services=BackendServices(
-                ModelCalls(self._running, limiter), self.custom_metrics, self._failures, self._gen_ai, self._media
-            ),
-            agents=self._agents,
-            devices=self.devices,
-            resources=resources,
-        )
-        self._manager = manager
-        manager.table.changed = self._model_changed
-        try:
-            await manager.run(self._stop, task_status=task_status)
-        finally:
-            self._is_unready = self._is_stopping = self._refuses = True
-            self._manager = None
-            self.models_changed(None)
-            await resources.close()
+        async with server_resources() as resources:
+            manager = model_manager(
+                settings,
+                self._registry,
+                capabilities,
+                limiter,
+                cache=self._cache,
+                services=BackendServices(
+                    ModelCalls(self._running, limiter), self.custom_metrics, self._failures, self._gen_ai, self._media
+                ),
+                agents=self._agents,
+                devices=self.devices,
+                resources=resources,
+            )
+            self._manager = manager
+            manager.table.changed = self._model_changed
+            try:
+                await manager.run(self._stop, task_status=task_status)
+            finally:
+                self._is_unready = self._is_stopping = self._refuses = True
+                self._manager = None
+                self.models_changed(None)
 
     def turn_unready(self) -> None:
         """Report not ready from now on, and go on answering: load balancers then send requests elsewhere."""

@@ -81,6 +81,21 @@ def test_bad_models_leave_the_rest_serving(faulty: Path) -> None:
         assert any(line.startswith("| right ") and "READY" in line for line in table)
 
 
+@pytest.mark.parametrize(("isolation", "most"), [("in_loop", 0), ("in_process", 0), ("process", 2)])
+def test_a_python_model_takes_no_process_that_it_does_not_run_in(tmp_path: Path, isolation: str, most: int) -> None:
+    """Its own, where it has one, and the fork server that this comes from."""
+    model = SLEEPS.replace("time.sleep(1000)", "pass")
+    option = f'parameters {{ key: "ISOLATION" value {{ string_value: "{isolation}" }} }}\n'
+    config = 'output [ { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] } ]\ninstance_group [ { kind: KIND_CPU } ]\n'
+    config += 'backend: "python"\ninput [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } ]\n' + option
+    add_model(tmp_path, "alone", config, model)
+    with ServerProcess("--backend-config=python,allow-in-process=true", repository=tmp_path) as server:
+        with Client("http", server.addresses["http"]) as client:
+            assert client.is_ready("alone")
+        assert eventually(lambda: len(server.descendants()) == most)
+        assert len(server.workers()) == min(most, 1)
+
+
 def test_by_default_a_bad_model_ends_the_start(faulty: Path) -> None:
     """With exit code 1, all reasons, and without having served."""
     with ServerProcess(repository=faulty) as server:

@@ -2,7 +2,8 @@
 environment variables.
 
 Flow: launcher → [fork server] → `worker.trioton_worker.fork_server` → the runner of a worker. Owned by the server, not
-by a load. A fork server that cannot be started, or that has died, is no error: the worker is then started directly.
+by a load; ended once no worker has needed it for a while. A fork server that cannot be started, or that has died, is no
+error: the worker is then started directly.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import logging
 import math
 import os
 import socket
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import trio
 
@@ -31,8 +33,9 @@ _START_SECONDS = 30.0
 _FORK_SECONDS = 5.0
 # How long it may take to end by itself.
 _EXIT_SECONDS = 2.0
-# Fork servers of which no worker lives, kept for those that come.
+# Fork servers of which no worker lives, kept for those that come, and for how long.
 _MOST_IDLE = 4
+_IDLE_SECONDS = 60.0
 _MOST_WITHOUT = 64
 # When it is tried again: an environment may have been mended.
 _RETRY_SECONDS = 60.0
@@ -43,9 +46,10 @@ class ForkServerGone(Exception):
 
 
 class ForkServer:
-    """A process that forks workers of one environment. The kernel kills its workers when it dies."""
+    """A process that forks workers of one environment. The kernel kills its workers when it dies. `turned_idle` is
+    called when nobody needs it any more."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, turned_idle: Callable[[], None]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
@@ -53,9 +57,29 @@ class ForkServer:
             except BaseException:
                 ours.close()
                 raise
-        self.workers = 0
+        self.users = 0  # its workers, and who is about to fork one
+        self.idle_since = trio.current_time()
         self.holds_environment = environment.hold is not None
         self._control = ProcessControl(ours)
+        self._turned_idle = turned_idle
+
+    def add_user(self) -> None:
+        self.users += 1
+
+    def remove_user(self) -> None:
+        self.users -= 1
+        if not self.users:
+            self.idle_since = trio.current_time()
+            self._turned_idle()
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """It is not ended within the block for being idle."""
+        self.add_user()
+        try:
+            yield
+        finally:
+            self.remove_user()
 
     @property
     def is_usable(self) -> bool:
@@ -73,8 +97,8 @@ class ForkServer:
         self, environment: Environment, control: socket.socket, cores: frozenset[int], log: TaggedLog, name: str
     ) -> ForkedWorker:
         """Fork a worker that serves on `control`, on these cores. Raises ForkServerGone."""
-        self.workers += 1
         ours, theirs = os.pipe()
+        self.add_user()
         message = {"do": "fork", "cores": sorted(cores or _own_cores()), "directory": _directory(environment)}
         try:
             with trio.CancelScope(shield=True):  # a fork that nobody knows of could not be ended; this one is short
@@ -82,7 +106,7 @@ class ForkServer:
                     answer, [descriptor] = await self._control.ask(message, [control.fileno(), theirs])
         except (HungUp, trio.TooSlowError):
             os.close(ours)
-            self.workers -= 1
+            self.remove_user()
             self.process.kill()  # also what it may have forked
             raise ForkServerGone from None
         finally:
@@ -129,11 +153,11 @@ class ForkedWorker(ForkedProcess):
         with trio.CancelScope(shield=True):
             await super().close()
         self._output.close()
-        self._fork_server.workers -= 1
+        self._fork_server.remove_user()
 
 
 class ForkServers:
-    """All fork servers of one inference server, started when they are needed."""
+    """All fork servers of one inference server: started when they are needed, and ended some time after that."""
 
     def __init__(self) -> None:
         # By interpreter and variables; the one used last is last.
@@ -141,19 +165,31 @@ class ForkServers:
         # Keys whose fork server could not start, and when: a Python that lacks what it needs, or does not run.
         self._without: dict[str, float] = {}
         self._changing: dict[str, trio.Lock] = {}
+        self._turned_idle = trio.Event()
+
+    async def run(self) -> None:
+        """End those that have been idle for long, until cancelled."""
+        while True:
+            due = min((self._by_key[key].idle_since for key in self._idle()), default=math.inf) + _IDLE_SECONDS
+            with trio.move_on_at(due):
+                await self._turned_idle.wait()
+            self._turned_idle = trio.Event()
+            latest = trio.current_time() - _IDLE_SECONDS
+            await self._end([key for key in self._idle() if self._by_key[key].idle_since <= latest])
 
     async def start(
         self, environment: Environment, control: socket.socket, cores: frozenset[int], log: TaggedLog, name: str
     ) -> ForkedWorker | None:
         """Fork a worker. None where it is to be started directly instead."""
         key = _key_of(environment)
-        fork_server: ForkServer | None = None
         try:
             async with self._changing.setdefault(key, trio.Lock()):
                 fork_server = await self._fork_server(key, environment)
                 if fork_server is None:
                     return None
-                return await fork_server.fork(environment, control, cores, log, name)
+                with fork_server.in_use():
+                    await self._end(self._superfluous())
+                    return await fork_server.fork(environment, control, cores, log, name)
         except ForkServerGone:
             logger.warning("%s: the fork server has ended; the worker is started directly", name)
             return None
@@ -175,12 +211,11 @@ class ForkServers:
             found = await self._made(key, environment)
         if found is not None:
             self._by_key[key] = found
-            await self._drop_idle()
         return found
 
     async def _made(self, key: str, environment: Environment) -> ForkServer | None:
         try:
-            made = ForkServer(environment)
+            made = ForkServer(environment, self._note_idle)
         except OSError as error:
             logger.debug("cannot start a fork server: %s", text_of(error))
             return None  # to start the worker fails as well, and says why
@@ -198,14 +233,24 @@ class ForkServers:
             raise
         return made
 
-    async def _drop_idle(self) -> None:
-        """All but the last ones that were used. Of those that keep an unpacked environment from being removed, all."""
-        idle = [key for key, fork_server in self._by_key.items() if not fork_server.workers][:-1]
-        for place, key in enumerate(idle):
+    def _note_idle(self) -> None:
+        self._turned_idle.set()
+
+    def _idle(self) -> list[str]:
+        """The keys of those that nobody uses, the one used last behind the others."""
+        return [key for key, found in self._by_key.items() if not found.users]
+
+    def _superfluous(self) -> list[str]:
+        """The idle ones but for the last few. Of those that keep an unpacked environment from being removed, all."""
+        idle = self._idle()
+        kept = idle[-_MOST_IDLE:]
+        return [key for key in idle if key not in kept or self._by_key[key].holds_environment]
+
+    async def _end(self, keys: Sequence[str]) -> None:
+        """End these, unless they are used meanwhile."""
+        for key in keys:
             found = self._by_key.get(key)
-            if found is None or found.workers:  # dropped by another task meanwhile, or used again
-                continue
-            if found.holds_environment or place <= len(idle) - _MOST_IDLE:
+            if found is not None and not found.users:
                 del self._by_key[key]
                 await found.close()
 

@@ -19,9 +19,19 @@ from backends.affinity import usable_cores
 from backends.interface import InstanceDied, InstanceSpec
 from backends.python import PythonBackend
 from backends.python.workers import fork_server, process
-from backends.server_resources import ServerResources
+from backends.server_resources import ServerResources, server_resources
 from protocol.errors import Internal
-from tests.backends.python.models import CONFIG, executing, infer, model_source, output, parameters, request, running
+from tests.backends.python.models import (
+    CONFIG,
+    IDENTITY,
+    executing,
+    infer,
+    model_source,
+    output,
+    parameters,
+    request,
+    running,
+)
 from tests.backends.python.processes import children, is_alive, open_descriptors, until
 
 # Replies with a number that the test asks for by its expression.
@@ -32,9 +42,8 @@ EVALUATES = executing("return [answer(np.array([float(eval(r.request_id()))])) f
 async def resources() -> AsyncIterator[ServerResources]:
     """A server's; nothing is left when it closes them."""
     before = open_descriptors()
-    made = ServerResources()
-    yield made
-    await made.close()
+    async with server_resources() as made:
+        yield made
     assert not children()
     assert not open_descriptors() - before
 
@@ -200,6 +209,44 @@ async def test_fork_servers_that_nobody_uses_are_bounded(tmp_path: Path, resourc
         async with running(backend(tmp_path, resources, options={"ENV:MARK": str(number)})) as instance:
             assert await evaluated(instance, "os.environ['MARK']") == number
     assert len(children()) <= 5
+
+
+@pytest.mark.parametrize("is_worker", [True, False], ids=["a worker", "a completion"])
+async def test_one_that_nobody_needs_ends_and_starts_again(
+    tmp_path: Path, resources: ServerResources, monkeypatch: pytest.MonkeyPatch, is_worker: bool
+) -> None:
+    monkeypatch.setattr(fork_server, "_IDLE_SECONDS", 0.05)
+    parents = set()
+    for _ in range(2):
+        if is_worker:
+            async with running(backend(tmp_path, resources)) as instance:
+                parents.add(the_fork_server())
+                assert {await evaluated(instance, "os.getppid()")} == {the_fork_server()} <= parents
+        else:
+            text = EVALUATES + "\n    @staticmethod\n    def auto_complete_config(config): return config\n"
+            await PythonBackend.complete_config(backend(tmp_path, resources, text).spec.source)
+            parents.add(the_fork_server())
+        await until(lambda: not children())
+    assert len(parents) == 2
+
+
+async def test_one_that_a_worker_needs_stays(
+    tmp_path: Path, resources: ServerResources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other workers that end do not count."""
+    monkeypatch.setattr(fork_server, "_IDLE_SECONDS", 1e-3)
+    async with running(backend(tmp_path, resources)) as first:
+        parent = the_fork_server()
+        for _ in range(3):
+            async with running(backend(tmp_path, resources)) as instance:
+                assert await evaluated(instance, "os.getppid()") == parent
+        assert await evaluated(first, "os.getppid()") == parent
+
+
+async def test_a_model_without_completion_starts_no_process(tmp_path: Path, resources: ServerResources) -> None:
+    source = backend(tmp_path, resources, executing(IDENTITY)).spec.source
+    assert await PythonBackend.complete_config(source) is source.config
+    assert not children()
 
 
 async def test_each_environment_has_a_fork_server_of_its_own(
