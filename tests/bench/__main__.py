@@ -21,8 +21,8 @@ from tests.bench import (
     jobs,
     report,
 )
+from tests.bench.callgrind import CountFailed, is_possible
 from tests.bench.contest import Failure, Outcome, Results, Turn, hold, turns
-from tests.bench.default_instructions import CountFailed
 from tests.bench.entrants import TITLES, Entrant, start
 from tests.bench.load import LoadGenerator
 from tests.bench.machine import this_machine
@@ -148,7 +148,7 @@ def _measure_alone(load: LoadGenerator, rounds: int) -> Sequence[str]:
     beside the bare model."""
     print("  the defaults, batching efficiency, HTTP/2, jobs, and the overhead of ensembles", flush=True)
     try:
-        if default_instructions.is_possible():
+        if is_possible():
             defaults = default_instructions.report(default_instructions.measure())
         else:
             defaults = default_cost.report(default_cost.measure(load, 2 * rounds))

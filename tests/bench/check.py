@@ -68,7 +68,7 @@ def _over_grpc(server: Server) -> None:
 def _ask_plainly(server: Server, port: Port, flavour: Any, client: Any) -> None:
     for _ in range(REPEATS):
         _expect_sums(server, port, client.infer("add_sub", small_inputs(flavour)))
-        answer = client.infer("large", [_input(flavour, "INPUT", LARGE)])
+        answer = client.infer("large", large_inputs(flavour))
         _expect(server, port, "large", answer.as_numpy("OUTPUT"), LARGE)
 
 
@@ -94,6 +94,10 @@ def _ask_through_shared_memory(server: Server, client: Any) -> None:
 def small_inputs(flavour: Any) -> list[Any]:
     """Of `add_sub`, for `tritonclient.http` or `tritonclient.grpc`."""
     return [_input(flavour, "INPUT0", LEFT), _input(flavour, "INPUT1", RIGHT)]
+
+
+def large_inputs(flavour: Any) -> list[Any]:
+    return [_input(flavour, "INPUT", LARGE)]
 
 
 def _input(flavour: Any, name: str, array: np.ndarray[Any, Any]) -> Any:

@@ -9,9 +9,6 @@ each, and without all. What the server does by itself meanwhile is counted befor
 from __future__ import annotations
 
 import argparse
-import re
-import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +19,7 @@ from pathlib import Path
 import tritonclient.grpc
 import tritonclient.http
 
+from tests.bench.callgrind import ADVICE, READY_SECONDS, Counter, CountFailed, counted, forget, is_possible
 from tests.bench.check import small_inputs
 from tests.bench.default_cost import OFF
 from tests.bench.goals import DEFAULT_COST_LIMIT, at_most
@@ -32,7 +30,6 @@ from tests.bench.table import table
 
 WARMING_REQUESTS = 200
 IDLE_SECONDS = 5.0
-READY_SECONDS = 180.0
 TURNS = 3
 REQUESTS = 500
 PORTS: tuple[Port, ...] = ("http", "grpc")
@@ -44,10 +41,6 @@ WITHOUT = (
     ("logs", tuple(flag for flag in OFF if "log" in flag)),
     ("metrics and logs", OFF),
 )
-
-
-class CountFailed(Exception):
-    """valgrind is not there, or has not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,53 +55,6 @@ class InstructionCost:
     @property
     def percent(self) -> float:
         return 100 * (self.defaults / self.rest - 1)
-
-
-def counted(peer: Peer, file: Path) -> Peer:
-    """The same server, whose instructions are counted. No worker can be started under valgrind (it lacks `pidfd_open`),
-    so no model is asked for its configuration. It looks for no requests that are still to come: how often is left to
-    chance."""
-    tool = ("valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={file}")
-    return replace(peer, command=(*tool, *peer.command, "--disable-auto-complete-config", "--busy-poll-microseconds=0"))
-
-
-class Counter:
-    """What one process has counted into `file`, dump by dump."""
-
-    def __init__(self, pid: int, file: Path) -> None:
-        self._pid = pid
-        self._file = file
-
-    def begin(self) -> None:
-        self._control("--instr=on")
-
-    def during(self, work: Callable[[], object]) -> int:
-        """Raises CountFailed."""
-        self._control("--zero")
-        known = self._dumps()
-        work()
-        self._control("--dump")
-        new = self._dumps() - known
-        if len(new) != 1:
-            raise CountFailed(f"valgrind has written {len(new)} files of what it counted, expected one")
-        return total(new.pop().read_text())
-
-    def _dumps(self) -> set[Path]:
-        return set(self._file.parent.glob(f"{self._file.name}.*"))
-
-    def _control(self, option: str) -> None:
-        try:
-            subprocess.run(["callgrind_control", option, str(self._pid)], check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise CountFailed(f"callgrind_control {option}: {error}") from None
-
-
-def total(dump: str) -> int:
-    """Of all functions. Raises CountFailed."""
-    found = re.search(r"^(?:summary|totals): (\d+)", dump, re.MULTILINE)
-    if found is None:
-        raise CountFailed("what valgrind has written says no total")
-    return int(found[1])
 
 
 @contextmanager
@@ -129,8 +75,7 @@ def count(peer: Peer, requests: int, folder: Path = DEFAULT_FOLDER) -> dict[Port
     """Instructions of a request. Raises PeerError, CountFailed."""
     folder.mkdir(exist_ok=True)
     file, log = folder / "instructions", folder / "default-instructions.log"
-    for each in folder.glob(f"{file.name}.*"):
-        each.unlink()
+    forget(file)
     server = Server(counted(peer, file), log, ready_seconds=READY_SECONDS)
     found: dict[Port, float] = {}
     with ExitStack() as stack:
@@ -142,19 +87,11 @@ def count(peer: Peer, requests: int, folder: Path = DEFAULT_FOLDER) -> dict[Port
         counter.begin()
         for ask in calls.values():
             ask(WARMING_REQUESTS)
-        idle = counter.during(lambda: time.sleep(IDLE_SECONDS)) / IDLE_SECONDS
+        idle = counter.during(lambda: time.sleep(IDLE_SECONDS))
         for port, ask in calls.items():
-            turns = []
-            for _ in range(TURNS):
-                began = time.monotonic()
-                counted_in_all = counter.during(lambda ask=ask: ask(requests))  # type: ignore[misc]
-                turns.append((counted_in_all - idle * (time.monotonic() - began)) / requests)
-            found[port] = min(turns)
+            turns = [counter.during(lambda ask=ask: ask(requests)) for _ in range(TURNS)]  # type: ignore[misc]
+            found[port] = min(turn.without(idle).instructions for turn in turns) / requests
     return found
-
-
-def is_possible() -> bool:
-    return shutil.which("callgrind_control") is not None
 
 
 def measure(requests: int = REQUESTS, folder: Path = DEFAULT_FOLDER) -> list[InstructionCost]:
@@ -186,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         if not is_possible():
-            raise CountFailed("valgrind is not there: apt-get install valgrind")
+            raise CountFailed(ADVICE)
         print(report(measure(options.requests)))
     except (PeerError, CountFailed) as error:
         sys.exit(f"error: {error}")

@@ -15,23 +15,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import trio
-from hpack.hpack import Encoder
-from tritonclient.grpc import service_pb2
 
 from protocol.core import ReplyChannel, Submitted
 from protocol.grpc.server import GrpcSettings, serve_grpc
 from protocol.grpc.settings import ConnectionLimits
-from protocol.http2 import frames
-from protocol.http2.client_settings import pack_settings
-from protocol.http2.frames import PREFACE, frame
 from protocol.http2.output import PORTIONS
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse, Tensor
+from tests.bench.grpc_bytes import Calls, infer_request
 from tests.protocol.grpc.edge_services import edge_services
 
 MODEL = "add_sub"
 MAX_BATCH = 64
-DATA_FRAME = 1 << 17
-WINDOW = 2**31 - 1
 STREAM_WINDOW = ConnectionLimits().stream_window
 
 
@@ -87,90 +81,26 @@ class Echo:
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """`calls` in a burst, each with two tensors of `size` bytes; with `streaming` all on one stream.
-
-    It waits for no windows: what a burst sends on one stream must fit those that the server has open at any time.
-    """
+    """`Calls` over a socket."""
 
     socket: Any
-    calls: int
-    size: int
-    streaming: bool
-    _next_stream: int = 1
-    _message: bytes = b""
-    _first_block: bytes = b""
-    _block: bytes = b""
-    # Of what was received: the begin of a frame's header, and how many bytes of the last frame are still to come.
-    _rest: bytes = b""
-    _skip: int = 0
-
-    def __post_init__(self) -> None:
-        request = service_pb2.ModelInferRequest(model_name=MODEL, id="1")
-        for name in ("PUT0", "PUT1"):
-            request.inputs.add(name=name, datatype="FP32", shape=[1, self.size // 4])
-            request.raw_input_contents.append(bytes(self.size))
-        message = request.SerializeToString()
-        self._message = b"\0" + len(message).to_bytes(4, "big") + message
-        method = "ModelStreamInfer" if self.streaming else "ModelInfer"
-        headers = [
-            (":method", "POST"),
-            (":scheme", "http"),
-            (":path", f"/inference.GRPCInferenceService/{method}"),
-            (":authority", "localhost"),
-            ("content-type", "application/grpc"),
-            ("te", "trailers"),
-        ]
-        encoder = Encoder()
-        self._first_block, self._block = encoder.encode(headers), encoder.encode(headers)
+    calls: Calls
 
     async def greet(self) -> None:
-        settings = pack_settings({4: WINDOW, 5: 1 << 22})  # type: ignore[dict-item]  # the codes of window and frame
-        window = frame(frames.WINDOW_UPDATE, 0, 0, (WINDOW - 65535).to_bytes(4, "big"))
-        await self.socket.send_all(PREFACE + frame(frames.SETTINGS, 0, 0, settings) + window)
-        if self.streaming:
-            await self.socket.send_all(frame(frames.HEADERS, frames.END_HEADERS, 1, self._first_block))
-
-    def _burst(self) -> bytes:
-        parts: list[bytes] = []
-        for _ in range(self.calls):
-            stream = 1 if self.streaming else self._next_stream
-            if not self.streaming:
-                block = self._first_block if stream == 1 else self._block
-                parts.append(frame(frames.HEADERS, frames.END_HEADERS, stream, block))
-                self._next_stream += 2
-            for start in range(0, len(self._message), DATA_FRAME):
-                is_last = not self.streaming and start + DATA_FRAME >= len(self._message)
-                payload = self._message[start : start + DATA_FRAME]
-                parts.append(frame(frames.DATA, frames.END_STREAM if is_last else 0, stream, payload))
-        return b"".join(parts)
+        await self.socket.send_all(self.calls.greeting())
 
     async def burst(self) -> float:
         """Seconds of processor time for each call of one burst."""
-        data = self._burst()
-        if self.streaming and len(data) > STREAM_WINDOW // PORTIONS * 3:
+        calls = self.calls
+        data = calls.burst()
+        if calls.streaming and len(data) > STREAM_WINDOW // PORTIONS * 3:
             raise ValueError(f"a burst of {len(data)} bytes is more than a stream's window takes at any time")
         began = time.process_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.socket.send_all, data)
-            await self._receive()
-        return (time.process_time() - began) / self.calls
-
-    async def _receive(self) -> None:
-        """All responses: a whole message each on a stream, else the trailers."""
-        answered = 0
-        while answered < self.calls or self._skip:
-            data = self._rest + await self.socket.receive_some(1 << 20)
-            position = self._skip
-            while len(data) - position >= frames.HEADER_SIZE:
-                size = int.from_bytes(data[position : position + 3], "big")
-                kind, flags = data[position + 3], data[position + 4]
-                if kind in (frames.RST_STREAM, frames.GOAWAY):
-                    raise RuntimeError("the server has refused a call")
-                ends = kind == frames.HEADERS and flags & frames.END_STREAM
-                answered += kind == frames.DATA if self.streaming else bool(ends)
-                position += frames.HEADER_SIZE + size
-            self._skip = max(0, position - len(data))
-            self._rest = data[position:]
+            while not calls.take(await self.socket.receive_some(1 << 20)):
+                pass
+        return (time.process_time() - began) / calls.calls
 
 
 async def measure(calls: int, size: int, bursts: int, *, streaming: bool = False) -> float:
@@ -181,11 +111,16 @@ async def measure(calls: int, size: int, bursts: int, *, streaming: bool = False
         services = edge_services(core)  # type: ignore[arg-type]  # the part of a core that infer calls use
         host, port = await nursery.start(serve_grpc, services, GrpcSettings(host="127.0.0.1", port=0), stop)
         async with await trio.open_tcp_stream(host, port) as stream:
-            client = Client(stream, calls, size, streaming)
+            client = Client(stream, Calls(_message(size), calls, streaming))
             await client.greet()
             least = min([await client.burst() for _ in range(bursts)])
         nursery.cancel_scope.cancel()
     return least
+
+
+def _message(size: int) -> bytes:
+    shape = (1, size // 4)
+    return infer_request(MODEL, {"PUT0": shape, "PUT1": shape}, [bytes(size)] * 2, "1")
 
 
 ROWS: Sequence[tuple[str, int, int, bool]] = (

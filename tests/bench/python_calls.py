@@ -9,14 +9,17 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.bench import counted
 from tests.bench.check import check
 from tests.bench.load import LoadGenerator
 from tests.bench.measurement import LoadFailed
@@ -44,17 +47,63 @@ class Counts:
         return sum(count for count, _ in self.calls) / self.requests
 
 
-def counted(peer: Peer, file: Path) -> Peer:
-    """The same server, whose calls are counted into `file`."""
+@dataclass(frozen=True, slots=True)
+class CallsMade:
+    """In some time, by function."""
+
+    by_function: Mapping[str, int]
+    seconds: float
+
+
+class CallMeter:
+    """The calls of a server that is `scripted`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], file: Path) -> None:
+        self._process = process
+        self._file = file
+
+    def begin(self) -> None:
+        """Raises ValueError."""
+        self._file.touch()
+        self._process.send_signal(signal.SIGUSR2)
+        self._wait(is_there=False)
+
+    def end(self) -> list[tuple[int, str]]:
+        """Those since `begin`, the most called first. Raises ValueError."""
+        self._process.send_signal(signal.SIGUSR2)
+        self._wait(is_there=True)
+        return [(calls, function) for calls, function in json.loads(self._file.read_text())]
+
+    def during(self, work: Callable[[], object]) -> CallsMade:
+        """Raises ValueError."""
+        self.begin()
+        began = time.monotonic()
+        work()
+        seconds = time.monotonic() - began
+        made: Counter[str] = Counter()
+        for calls, function in self.end():
+            made[function] += calls
+        return CallsMade(made, seconds)
+
+    def _wait(self, *, is_there: bool) -> None:
+        limit = time.monotonic() + WRITING_SECONDS
+        while self._file.is_file() is not is_there:
+            if time.monotonic() > limit:
+                raise ValueError("the server does not count its calls")
+            time.sleep(0.01)
+
+
+def scripted(peer: Peer, file: Path) -> Peer:
+    """The same server, whose calls are counted into `file` when it is asked to."""
     python, _, module, *rest = peer.command
     assert module == "trioton", peer.command
-    return replace(peer, command=(python, "-m", "tests.bench.counted", str(file), *rest))
+    return replace(peer, command=(python, counted.__file__, str(file), *rest))
 
 
 def count(server: Server, file: Path, row: Row, load: LoadGenerator) -> Counts:
     """Of one row. Raises LoadFailed, OSError, ValueError."""
     assert server.process is not None
-    file.unlink(missing_ok=True)
+    meter = CallMeter(server.process, file)
     failures: list[LoadFailed] = []
 
     def run() -> None:
@@ -68,10 +117,9 @@ def count(server: Server, file: Path, row: Row, load: LoadGenerator) -> Counts:
     try:
         time.sleep(SETTLING_SECONDS)
         before = answered(server, row.model)
-        server.process.send_signal(signal.SIGUSR2)
+        meter.begin()
         time.sleep(COUNTING_SECONDS)
-        server.process.send_signal(signal.SIGUSR2)
-        calls = _read(file)
+        calls = meter.end()
         requests = answered(server, row.model) - before
     finally:
         loading.join()
@@ -80,15 +128,6 @@ def count(server: Server, file: Path, row: Row, load: LoadGenerator) -> Counts:
     if requests < 1:
         raise ValueError(f"{row.label}: no request was answered while calls were counted")
     return Counts(requests, calls)
-
-
-def _read(file: Path) -> list[tuple[int, str]]:
-    limit = time.monotonic() + WRITING_SECONDS
-    while not file.is_file():
-        if time.monotonic() > limit:
-            raise ValueError("the server has not written what it counted")
-        time.sleep(0.01)
-    return [(calls, function) for calls, function in json.loads(file.read_text())]
 
 
 def report(row: Row, counts: Counts, most: int) -> str:
@@ -119,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         load = LoadGenerator.of(prepare(), int(1000 * (SETTLING_SECONDS + COUNTING_SECONDS) / 2))
         file, log = DEFAULT_FOLDER / "python-calls.json", DEFAULT_FOLDER / "python-calls.log"
         log.write_bytes(b"")
-        server = Server(counted(peer, file), log)
+        server = Server(scripted(peer, file), log)
         with ExitStack() as stack:
             stack.callback(server.stop)
             server.start()

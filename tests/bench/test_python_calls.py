@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench import counted as program
 from tests.bench import python_calls
 from tests.bench.counted import CallCounter
 from tests.bench.load import LoadGenerator
 from tests.bench.measurement import Measurement
 from tests.bench.peers import Peer, Server, our_server
-from tests.bench.python_calls import Counts, count, counted, report
+from tests.bench.python_calls import Counts, count, report, scripted
 from tests.bench.rows import Row
 
 ROW = Row("add_sub", "http", 64)
@@ -41,8 +42,8 @@ def test_calls_between_two_signals_are_counted(tmp_path: Path) -> None:
 def test_the_same_server_runs_counted() -> None:
     peer = our_server()
     python, *_ = peer.command
-    assert counted(peer, Path("f")).command[:4] == (python, "-m", "tests.bench.counted", "f")
-    assert counted(peer, Path("f")).command[4:] == peer.command[3:]
+    assert scripted(peer, Path("f")).command[:3] == (python, program.__file__, "f")
+    assert scripted(peer, Path("f")).command[3:] == peer.command[3:]
 
 
 def test_a_turn_counts_the_requests_that_were_answered_meanwhile(
@@ -59,6 +60,7 @@ def test_a_turn_counts_the_requests_that_were_answered_meanwhile(
     class Process:
         def send_signal(self, number: int) -> None:
             signals.append(number)
+            file.unlink(missing_ok=True)
             if len(signals) == 2:
                 file.write_text('[[100, "infer a.py:1"], [25, "other b.py:2"]]')
 

@@ -38,10 +38,10 @@ end
 
 def script() -> str:
     """The Lua program that sends requests to `add_sub`, all tensors as JSON."""
-    return SCRIPT.format(bodies=", ".join(f"[=[{_body(seed)}]=]" for seed in range(BODIES)))
+    return SCRIPT.format(bodies=", ".join(f"[=[{body(seed)}]=]" for seed in range(BODIES)))
 
 
-def _body(seed: int) -> str:
+def body(seed: int) -> str:
     generator = np.random.default_rng(seed)
     tensors = [
         {
