@@ -11,18 +11,19 @@ import ctypes
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
+
+from trioton.idleness import Idleness
 
 # What the heap keeps at its end, at most. Beyond it, and for single blocks of more, all goes back to the system.
 KEPT_BYTES = 64 << 20
 LARGEST_KEPT_BLOCK = 32 << 20
 
-# How often a server looks whether it is idle: it is where it used less than so much of a core since it looked last.
+# How often a server looks whether it is idle.
 LOOK_SECONDS = 10.0
-_IDLE_SHARE = 0.05
 # Growth of the process that is worth giving back when it is idle, and at any time: much of what threads free is kept in
 # pieces, and a job of many large rows would let it grow with each of them.
 _WORTH_BYTES = 16 << 20
@@ -48,14 +49,12 @@ def keep_freed_memory() -> bool:
 class IdleTrim:
     """When to give back what is kept: the process has grown since it did so last, and is idle, or has grown by much."""
 
-    _cpu_seconds: float = 0.0
-    _looked_at: float = 0.0
+    _idleness: Idleness = field(default_factory=Idleness)
     _floor: int = 0  # bytes; what the process has when nothing more can be given back
 
     def is_due(self, *, now: float, cpu_seconds: float, resident: int) -> bool:
         """To be asked at intervals, with the processor time that the process has used, and its memory."""
-        is_idle = cpu_seconds - self._cpu_seconds <= _IDLE_SHARE * (now - self._looked_at)
-        self._cpu_seconds, self._looked_at = cpu_seconds, now
+        is_idle = self._idleness.look(now=now, cpu_seconds=cpu_seconds)
         return resident - self._floor >= (_WORTH_BYTES if is_idle else _MUCH_BYTES)
 
     def trimmed(self, resident: int) -> None:
