@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from protocol.errors import ServerError
-from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
+from protocol.messages import LATEST_VERSION, Buffer, InferenceRequest, InferenceResponse
 from protocol.text.model import TextFacts, TextModel
 
 Respond: TypeAlias = Callable[[InferenceResponse], Awaitable[None]]
@@ -182,7 +182,7 @@ class LoadParameters:
     """
 
     config: str | None = None
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, Buffer] = field(default_factory=dict)
     within_budget: bool = False
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from protocol.errors import Internal, InvalidArgument
+from protocol.messages import Buffer
 from repository.held_directory import HeldDirectory
 from repository.layout import ModelDirectory
 
@@ -22,7 +23,7 @@ _MOST_DIRECTORIES = 64
 class OverrideFiles(HeldDirectory):
     """The directory `<temporary>/<model>`, written when made, which blocks."""
 
-    def __init__(self, model: str, files: Mapping[str, bytes]) -> None:
+    def __init__(self, model: str, files: Mapping[str, Buffer]) -> None:
         """`files` maps paths below the model's directory (`<version>/<name>`) to contents.
 
         Raises:

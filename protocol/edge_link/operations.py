@@ -7,6 +7,7 @@ a task.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
@@ -42,6 +43,13 @@ class TextAnswer(msgspec.Struct, frozen=True, array_like=True):
     error: bytes = b""
 
 
+@dataclass(frozen=True, slots=True)
+class _ReadLoadParameters(LoadParameters):
+    """Where they are read: msgspec knows one type of bytes in one place."""
+
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
 _ModelVersion = tuple[str, int]
 
 QUERIES: Mapping[str, Operation] = {
@@ -73,7 +81,7 @@ CALLS: Mapping[str, Operation] = {
     "check_ready": Operation(tuple[()], bool),
     "check_model_ready": Operation(_ModelVersion, bool),
     "repository_index": Operation(tuple[bool], list[ModelIndex]),
-    "load_model": Operation(tuple[str, LoadParameters], None),
+    "load_model": Operation(tuple[str, _ReadLoadParameters], None),
     "unload_model": Operation(tuple[str, bool], None),
     "load_adapter": Operation(tuple[str, str, str, bool], None),
     "unload_adapter": Operation(tuple[str, str], None),

@@ -27,6 +27,7 @@ from protocol.grpc.inference.stream_infer import StreamInfer
 from protocol.grpc.services.settings import SettingsCalls
 from protocol.grpc.services.shared_memory import SharedMemoryCalls
 from protocol.grpc.settings import GrpcSettings
+from protocol.messages import Buffer
 from protocol.proto import message_class
 from protocol.reactor.replies import Replies
 from protocol.services import EdgeServices
@@ -170,7 +171,7 @@ def _refuse_repository_name(name: str) -> None:
 
 def _load_parameters(parameters: Any) -> LoadParameters:
     config: str | None = None
-    files: dict[str, bytes] = {}
+    files: dict[str, Buffer] = {}
     for key, parameter in parameters.items():
         kind = parameter.WhichOneof("parameter_choice")
         if key == "config":

@@ -6,7 +6,8 @@ Pure. What is refused, and with which words, is as the standard library has it f
 from __future__ import annotations
 
 from base64 import b64decode
-from io import BytesIO
+
+import numpy as np
 
 from protocol.messages import Buffer
 from protocol.sync.sliced import Sliced
@@ -15,16 +16,21 @@ from protocol.sync.sliced import Sliced
 _PIECE = 1 << 15
 
 
-def decode_base64(text: Buffer) -> Sliced[bytes]:
+def decode_base64(text: Buffer) -> Sliced[Buffer]:
     """Raises binascii.Error."""
-    view, made = memoryview(text), BytesIO()
+    view = memoryview(text)
+    # Of numpy, which asks the system for large pages. What grows as it is written is copied now and then, 45 MB in
+    # 25 ms, and to free so much in small pages takes 10.
+    made, filled = np.empty(3 * len(view) // 4, np.uint8).data, 0
     for start in range(0, len(view), _PIECE):
         piece = bytes(view[start : start + _PIECE])
         if b"=" in piece and start + _PIECE < len(view):  # what follows is too much
             return b64decode(view, validate=True)
         try:
-            made.write(b64decode(piece, validate=True))
+            found = b64decode(piece, validate=True)
         except ValueError:
             return b64decode(view, validate=True)  # which says why
+        made[filled : filled + len(found)] = found
+        filled += len(found)
         yield
-    return made.getvalue()  # which copies nothing: to join pieces took a third of it all
+    return made[:filled]

@@ -23,6 +23,7 @@ from protocol.http.codec.long_texts import find_long_texts
 from protocol.http.errors import BodyTooLarge
 from protocol.http.exchange import JSON_SLICED_ABOVE, HttpRequest
 from protocol.http.reply import Reply, json_reply
+from protocol.messages import Buffer
 from protocol.sync.sliced import run_sliced
 
 _FILE_PREFIX = "file:"
@@ -64,7 +65,7 @@ async def load_model(request: HttpRequest) -> Reply:
     """Replies when the load has ended. A client that leaves earlier does not stop it."""
     _refuse_repository_name(request)
     config: str | None = None
-    files: dict[str, bytes] = {}
+    files: dict[str, Buffer] = {}
     for key, value in (await _load_parameters(request)).items():
         if key == "config":
             config = str(value, "ascii") if isinstance(value, memoryview) else _string(key, value)
@@ -161,7 +162,7 @@ def _string(key: str, value: object) -> str:
     raise InvalidArgument(f"Unable to parse '{key}': attempt to access JSON non-string as string, got {value!r:.40}")
 
 
-async def _base64(key: str, text: str | memoryview) -> bytes:
+async def _base64(key: str, text: str | memoryview) -> Buffer:
     try:
         if isinstance(text, str):
             return base64.b64decode(text, validate=True)
