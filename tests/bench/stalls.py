@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import http.client
+import json
 import os
 import re
 import signal
@@ -32,7 +33,7 @@ from tests.bench.stall_probe import Probe
 from tests.bench.stall_provoker import Provoker
 from tests.bench.stall_target import Target
 from tests.bench.table import table
-from tests.bench.turns import Turns, edge_file, read, together
+from tests.bench.turns import PARTS, Turns, edge_file, parts_file, read, together
 
 IDENTITY = """
 import time
@@ -202,7 +203,8 @@ def _edges(server: int) -> Iterator[tuple[int, int]]:
 def started(options: argparse.Namespace, models: Path, folder: Path, *flags: str) -> Iterator[tuple[Server, Path]]:
     peer, turns = our_server(options.source), folder / "turns.json"
     python, _, _, *rest = peer.command
-    command = (python, str(Path(__file__).with_name("turns.py")), str(turns), *rest, *flags)
+    parts = (PARTS,) if options.longest else ()
+    command = (python, str(Path(__file__).with_name("turns.py")), *parts, str(turns), *rest, *flags)
     command += ("--backend-config=python,allow-in-process=true", "--model-control-mode=explicit", "--load-model=*")
     command += (f"--http-max-input-size={LIMIT}", "--debug-loop-lag-ms=10", f"--jobs-store={folder / 'jobs'}")
     command += (f"--edge-processes={options.edges}",)
@@ -223,6 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--edges", type=int, default=0, help="edge processes of the server (default %(default)s)")
     parser.add_argument("--source", type=Path, default=SOURCE, help="the checkout whose server is measured")
     parser.add_argument("--holders", type=int, default=0, help="lines of the log to print: what has held the loop")
+    parser.add_argument("--longest", type=int, default=0, help="turns of the loop to print: what they consisted of")
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - set(CAUSES):
         parser.error(f"no such name: {', '.join(sorted(unknown))}")
@@ -245,6 +248,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         measured = measure(server, turns, name, provoker, options)
                         rows.append(measured.cells())
                         print(*measured.cells(), sep="\t", file=sys.stderr, flush=True)
+                        if options.longest:
+                            texts = json.loads(parts_file(turns).read_text())
+                            print(*texts[: options.longest], sep="\n", file=sys.stderr, flush=True)
             lines = [line for line in (folder / "log").read_text().splitlines() if "the loop was held" in line]
             print(*lines[len(lines) - options.holders :], sep="\n", file=sys.stderr)
     print(table(rows[0], rows[1:], text_columns=1))

@@ -1,4 +1,5 @@
 """A server that notes how long its loop's turns take: `python -m tests.bench.turns FILE serve …` is `trioton serve …`.
+With `--parts` before FILE it notes, too, what the longest of its own loop consisted of (`turn_parts`).
 
 A turn is what the loop does between two waits for sockets: callbacks and tasks alike. It is measured in processor time
 of the loop's thread, which does not depend on what else the machine does, so a thread that holds the interpreter's lock
@@ -8,6 +9,7 @@ meanwhile is not in it. SIGUSR2 writes the turns since the last SIGUSR2 as JSON,
 from __future__ import annotations
 
 import json
+import runpy
 import signal
 import sys
 import time
@@ -15,12 +17,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
 LONG_SECONDS = 0.002
 EDGE = "edge"
+PARTS = "--parts"
 
 
 @dataclass(slots=True)
@@ -32,11 +35,22 @@ class Turns:
     count: int = 0
 
 
+class Parts(Protocol):
+    """Of the longest turns."""
+
+    def taken(self) -> list[str]:
+        """Texts about those since this was called last, the longest first."""
+
+    def resume(self) -> None:
+        """What was done since the turn began is none of the server's."""
+
+
 class TurnClock(trio.abc.Instrument):
     """Of the loop that it is added to."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, parts: Parts | None = None) -> None:
         self._file = file
+        self._parts = parts
         self._turns = Turns()
         self._began = time.thread_time()
 
@@ -51,14 +65,23 @@ class TurnClock(trio.abc.Instrument):
     def write(self, *_: object) -> None:
         turns, self._turns = self._turns, Turns()
         self._began = time.thread_time()
+        if self._parts is not None:
+            parts_file(self._file).write_text(json.dumps(self._parts.taken()))
         whole = self._file.with_name(f"{self._file.name}.part")
         whole.write_text(json.dumps(asdict(turns)))
         whole.replace(self._file)
+        if self._parts is not None:
+            self._parts.resume()
 
 
 def read(file: Path) -> Turns:
     """What `write` has written. Raises OSError, ValueError."""
     return Turns(**json.loads(file.read_text()))
+
+
+def parts_file(file: Path) -> Path:
+    """Where a server with `--parts` writes texts about its longest turns, before it writes `file`."""
+    return file.with_suffix(".parts")
 
 
 def together(each: Iterable[Turns]) -> Turns:
@@ -87,13 +110,20 @@ def _measure_edges(file: Path) -> None:
 
 if __name__ == "__main__":
     del sys.path[0]  # this folder's, which is no package's; the server is that of PYTHONPATH
+    instruments: list[trio.abc.Instrument] = []
+    parts: Any = None
+    if sys.argv[1] == PARTS:
+        del sys.argv[1]
+        parts = runpy.run_path(str(Path(__file__).with_name("turn_parts.py")))["TurnParts"]()
+        instruments.append(parts)
     file = Path(sys.argv.pop(1))
-    clock = TurnClock(file)
+    clock = TurnClock(file, parts)
+    instruments.insert(0, clock)
     signal.signal(signal.SIGUSR2, clock.write)
     run = trio.run
 
     def run_measured(*arguments: Any, **options: Any) -> Any:
-        return run(*arguments, **{**options, "instruments": [clock]})
+        return run(*arguments, **{**options, "instruments": instruments})
 
     trio.run = run_measured  # type: ignore[assignment]
     if sys.argv[1] == EDGE:
