@@ -126,6 +126,7 @@ class InlineDriver(trio.abc.Instrument):
 
     def task_scheduled(self, task: trio.lowlevel.Task) -> None:
         self._has_woken = True
+        self._poller.woken += 1
 
     def after_run(self) -> None:
         self._poller.close()
@@ -147,6 +148,9 @@ class TaskDriver(trio.abc.Instrument):
             except Exception:
                 logger.exception("looking for sockets failed; it is tried again")
                 await trio.lowlevel.checkpoint()
+
+    def task_scheduled(self, task: trio.lowlevel.Task) -> None:
+        self._poller.woken += 1
 
     def after_run(self) -> None:
         self._poller.close()

@@ -27,6 +27,8 @@ _MOST_AT_ONCE = 64  # sockets of one poll
 # After so many polls, or so much time, workers and Trio have their turn, whatever clients send.
 _MOST_POLLS = 32
 _MOST_SECONDS = 0.002
+# And after so many tasks that were woken: each takes some 50 us of the same turn of the loop.
+_MOST_WOKEN = 32
 
 
 class Watched(Protocol):
@@ -54,12 +56,14 @@ class Poller:
         busy: how it waits.
         watched: the sockets, by their descriptors.
         has_called: a callback has been called since somebody last reset this.
+        woken: tasks that were woken since the last poll began; counted by the driver.
         burst: a number of its own while the callbacks of a burst are called, and then those at its end; 0 between.
     """
 
     def __init__(self, selector: Selector) -> None:
         self.busy = BusyPolling(selector.poll)
         self.has_called = False
+        self.woken = 0
         self.burst = 0
         self._bursts = 0
         self._selector = selector
@@ -141,6 +145,7 @@ class Poller:
         ready, self._ready = self._ready, []
         if not ready:
             ready = self.busy.wait(timeout, _MOST_AT_ONCE) if timeout else self._selector.poll(0, _MOST_AT_ONCE)
+        self.woken = 0
         end = perf_counter() + _MOST_SECONDS
         later: list[int] = []
         for _ in range(_MOST_POLLS):
@@ -153,7 +158,7 @@ class Poller:
                         called[0]()
                     except Exception as error:
                         self._fail(descriptor, called, error)
-                    if perf_counter() >= end:
+                    if perf_counter() >= end or self.woken >= _MOST_WOKEN:
                         self._put_off(ready[number:], later)
                         break
                 elif descriptor in self._first_of_later:
@@ -161,7 +166,7 @@ class Poller:
                 else:  # also where its owner has removed it since another was called
                     later.append(descriptor)
             has_called = has_called or count > 0
-            if count in (0, len(calls)) or perf_counter() >= end:
+            if count in (0, len(calls)) or perf_counter() >= end or self.woken >= _MOST_WOKEN:
                 break
             # What has come while others were read can share their batch.
             ready = self._selector.poll(0, _MOST_AT_ONCE)

@@ -14,6 +14,10 @@ class Wakeup:
     def __init__(self) -> None:
         self._waiting: trio.lowlevel.Task | None = None
 
+    @property
+    def is_awaited(self) -> bool:
+        return self._waiting is not None
+
     def wake(self) -> None:
         """Reschedule the waiting task, if there is one."""
         if self._waiting is not None:

@@ -33,7 +33,6 @@ from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
 from protocol.limits.request_memory import RequestShare
 from protocol.messages import Buffer
 from protocol.reactor.transport import Wire
-from protocol.sync.turns import ENDS
 from protocol.sync.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -186,8 +185,6 @@ class Http1:
         except FastPathFailed:
             await self._end_failed()
             return
-        if fast_path.unfinished is None and not self.protocol.buffer:  # the client has gone, as many may in one moment
-            await ENDS.wait()
         if fast_path.unfinished is not None:
             await self._finish(fast_path.unfinished)
             fast_path.unfinished = None

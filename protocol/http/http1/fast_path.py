@@ -25,6 +25,7 @@ from protocol.http.reply import Reply
 from protocol.http.settings import ConnectionLimits
 from protocol.messages import Buffer
 from protocol.reactor.transport import PlainWire, Wire, split
+from protocol.sync.turns import ENDS
 from protocol.sync.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -123,7 +124,10 @@ class FastPath:
             FastPathFailed: a request that was under way is given up, or its response may be sent in part.
         """
         if self._plain is None or self._direct is None:
-            self._protocol.receive(await self._wire.receive(RECEIVE_SIZE))
+            data = await self._wire.receive(RECEIVE_SIZE)
+            if not data:
+                await ENDS.wait()
+            self._protocol.receive(data)
             return
         self._direct.poller.add(self._plain.socket, self._read, self._fail_read)
         self._parking = Parking.LISTENING
@@ -152,10 +156,12 @@ class FastPath:
     def check_overdue(self, now: float) -> None:
         """Nothing has ended for some time. A request that is under way is given up if its client is found to have
         gone: nobody waits for the answer. One that comes in pieces is left to the task."""
-        if self._parking is not Parking.WOKEN and (
-            self._protocol.state is State.HEAD or (self._protocol.is_half_closed and self._is_lost(now))
-        ):
+        if self._parking is Parking.WOKEN:
+            return
+        if self._protocol.state is State.HEAD:
             self._wake()
+        elif self._protocol.is_half_closed and self._is_lost(now):
+            self._wake(is_over=True)
 
     def _is_lost(self, now: float) -> bool:
         """Whether a client that sends no more has gone."""
@@ -238,7 +244,7 @@ class FastPath:
             if not data:
                 protocol.closes = True
         else:
-            self._wake()
+            self._wake(is_over=not data)
 
     def _begin(self, data: bytes) -> bool:
         """Whether the request could be taken here, or its rest is to come."""
@@ -288,8 +294,12 @@ class FastPath:
             self._parking = Parking.DEAF
             self._direct.poller.remove(self._plain.socket)
 
-    def _wake(self) -> None:
+    def _wake(self, *, is_over: bool = False) -> None:
+        """Where the client has gone, `is_over`, in its turn: as many may in one moment."""
         self._stop_listening()
         if self._parking is Parking.DEAF:
             self._parking = Parking.WOKEN
-            self._woken.wake()
+            if is_over:
+                ENDS.wake(self._woken)
+            else:
+                self._woken.wake()

@@ -15,6 +15,7 @@ from protocol.grpc.connection.outgoing import Outgoing
 from tests.protocol.grpc.caller import SERVICE
 from tests.protocol.grpc.client import Client
 from tests.protocol.grpc.served import Served, serving, wire_request
+from tests.protocol.loop_turns import Steps
 
 INFER = f"{SERVICE}/ModelInfer"
 
@@ -134,3 +135,22 @@ async def test_a_client_that_leaves_without_a_word() -> None:
         await server.core.cancellation.wait()
         assert [each.ending for each in server.core.submitted] == ["given up"]
         assert server.services.memory.held == 0
+
+
+@pytest.mark.parametrize("has_fast_path", [True], indirect=True, ids=["fast"])
+async def test_of_many_clients_that_leave_at_once_some_are_ended_in_a_turn() -> None:
+    """As over HTTP/1: the others are not even woken."""
+    async with serving() as served:
+        host, port = served.address.rsplit(":", 1)
+        clients = [Client(await trio.open_tcp_stream(host, int(port))) for _ in range(60)]
+        for client in clients:
+            await client.start()
+            assert (await client.call(INFER, wire_request().SerializeToString())).status == 0
+        await trio.testing.wait_all_tasks_blocked()
+        with Steps("_run_handler") as steps:
+            for client in clients:
+                await trio.aclose_forcefully(client.transport)
+            while served.services.connections.counts()["grpc"].connections:
+                await trio.lowlevel.checkpoint()
+    assert max(steps.of_turns) <= 32
+    assert sum(steps.of_turns) >= 120

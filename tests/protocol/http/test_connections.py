@@ -18,9 +18,10 @@ from protocol.http.exchange import Exchange
 from protocol.http.reply import Reply
 from protocol.http.server import HttpSettings
 from protocol.http.settings import ConnectionLimits
-from tests.protocol.http.conftest import Serve, Served
+from tests.protocol.http.conftest import Serve, Served, only_fast_path
 from tests.protocol.http.fake_core import FakeCore
 from tests.protocol.http.http2_client import Http2Client
+from tests.protocol.loop_turns import Steps
 
 LOOPBACK = HttpSettings(host="127.0.0.1", port=0)
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -323,3 +324,21 @@ async def test_many_connections_are_looked_after_some_at_a_time(
         nursery.cancel_scope.cancel()
     assert max(looks.count(at) for at in looks) <= 4
     assert len(looks) >= 100
+
+
+@only_fast_path
+async def test_of_many_clients_that_leave_at_once_some_are_ended_in_a_turn(serve: Serve) -> None:
+    """Four begin to end in each turn of the loop, and take a few turns each; the others are not even woken."""
+    server = await serve()
+    clients = [await server.connect() for _ in range(120)]
+    for client in clients:
+        await client.send_all(LIVE)
+        assert (await client.receive_some()).startswith(b"HTTP/1.1 200")
+    await trio.testing.wait_all_tasks_blocked()
+    with trio.fail_after(30), Steps("_run_handler") as steps:
+        for client in clients:
+            client.socket.close()
+        while server.services.connections.counts()["http"].connections:
+            await trio.lowlevel.checkpoint()
+    assert max(steps.of_turns) <= 40
+    assert sum(steps.of_turns) >= 240

@@ -159,3 +159,26 @@ async def test_many_frames_are_handled_in_turns_of_the_loop(
     assert max(steps) <= 40  # two pieces of what has come, and two of the rest
     data = [event.ping_data for event in owner.happened if isinstance(event, events.PingAckReceived)]
     assert data == [*(number.to_bytes(8, "big") for number in range(100)), b"behind  "]
+
+
+async def test_of_what_is_left_of_many_frames_less_is_handled_in_a_turn(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece seems to take 0.25 ms: seven are handled where they have come, and then three in each turn."""
+    times = count(0, 0.00025)
+    monkeypatch.setattr("protocol.http2.reader.perf_counter", lambda: next(times))
+    owner, peer = pair()
+    handled: list[int] = []
+    begun = peer.h2.data_to_send()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(owner.run, begun)
+        await trio.testing.wait_all_tasks_blocked()
+        before = len(owner.happened)
+        await peer.stream.send_all(b"".join(frame(PING, ACK, 0, bytes(8)) for _ in range(800)))
+        while len(owner.happened) < before + 800:
+            handled.append(len(owner.happened) - before)
+            await trio.lowlevel.checkpoint()
+        await peer.stream.aclose()
+    steps = [after - earlier for earlier, after in pairwise(dict.fromkeys(handled))]
+    assert steps[0] == 7 * 16
+    assert set(steps[1:]) <= {3 * 16, 6 * 16}  # who counts has a place in a turn by chance

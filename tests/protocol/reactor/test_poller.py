@@ -527,3 +527,41 @@ def test_who_was_not_called_for_a_lack_of_time_is_called_first_by_the_next_poll(
     for _ in range(3):
         assert not made.poll(0)
     assert called == [1, 8, 2, 3, 1]
+
+
+def test_a_poll_ends_where_many_tasks_are_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else they would all go on in one turn of the loop, however long each takes."""
+    monkeypatch.setattr(poller, "_MOST_WOKEN", 3)
+    made = Poller(ScriptedSelector((1, 2, 3, 4, 5), (1, 2, 3)))
+    called: list[int] = []
+
+    def call(number: int) -> None:
+        called.append(number)
+        made.woken += 1
+
+    for number in range(1, 6):
+        made.add(Numbered(number), partial(call, number), no_defect)
+    made.poll(0)
+    assert called == [1, 2, 3]
+    made.poll(0)
+    assert called == [1, 2, 3, 4, 5, 1]
+
+
+@pytest.mark.usefixtures("way")
+async def test_woken_tasks_are_counted(pair: Pair) -> None:
+    watched, other = pair
+    event = trio.Event()
+
+    def wake() -> None:
+        watched.recv(100)
+        event.set()
+
+    the_poller().add(watched, wake, no_defect)
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(event.wait)
+        await trio.testing.wait_all_tasks_blocked()
+        other.sendall(b"x")
+        await event.wait()
+        assert the_poller().woken >= 6
+    the_poller().remove(watched)

@@ -6,7 +6,9 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.sync.turns import PacedTurns
+from protocol.sync.turns import PacedTurns, PacedWakeups
+from protocol.sync.wakeup import Wakeup
+from tests.protocol.loop_turns import Steps
 
 
 @pytest.mark.parametrize("each", [1, 3])
@@ -54,3 +56,52 @@ async def test_one_that_is_cancelled_takes_no_turn() -> None:
         nursery.cancel_scope.cancel()
     with trio.fail_after(5):
         await turns.wait()
+
+
+async def test_so_many_are_woken_for_a_turn_of_the_loop() -> None:
+    """A callback wakes thirty at once: that costs none of them a turn in which it only waits for its own."""
+    paced, order = PacedWakeups("test", 3), list[int]()
+    sleeping = [Wakeup() for _ in range(30)]
+
+    async def sleep(number: int) -> None:
+        await sleeping[number].wait()
+        order.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(30):
+            nursery.start_soon(sleep, number)
+        await trio.testing.wait_all_tasks_blocked()
+        with Steps("sleep") as steps:
+            for each in sleeping:
+                paced.wake(each)
+            await trio.testing.wait_all_tasks_blocked()
+    assert max(steps.of_turns) == 3
+    assert sum(steps.of_turns) == 30
+    assert [number // 3 for number in order] == [number // 3 for number in range(30)]
+
+
+async def test_who_sleeps_no_more_takes_no_place_in_a_turn() -> None:
+    paced, woken = PacedWakeups("test", 2), list[int]()
+
+    async def wait(number: int) -> None:
+        await paced.wait()
+        woken.append(number)
+
+    async with trio.open_nursery() as nursery:
+        with Steps("wait") as steps:
+            async with trio.open_nursery() as leaving:
+                for number in range(10):
+                    (nursery if number >= 8 else leaving).start_soon(wait, number)
+                await trio.lowlevel.checkpoint()
+                leaving.cancel_scope.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+    assert {8, 9} <= set(woken)
+    assert len(steps.of_turns) <= 8
+
+
+async def test_wakeups_are_given_out_again_after_a_pause() -> None:
+    paced = PacedWakeups("test", 1)
+    for _ in range(3):
+        with trio.fail_after(5):
+            await paced.wait()
+        await trio.testing.wait_all_tasks_blocked()
