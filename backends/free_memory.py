@@ -19,7 +19,9 @@ _THRESHOLDS = (_YOUNG, _NEVER, _NEVER)
 # As long as that finds next to nothing it is done less and less often.
 _LEAST_BETWEEN, _MOST_BETWEEN = 300, 4_800
 _NEXT_TO_NOTHING = 0.01
-# After so many times as many it is done whether there is time or not.
+# And when the process has grown by so much since: few cycles may hold large tensors.
+_GROWTH_BYTES = 64 << 20
+# After so many times as many, or as much, it is done whether there is time or not.
 _PATIENCE = 4
 
 
@@ -33,20 +35,22 @@ def collect_less() -> None:
 @dataclass(slots=True)
 class OldGarbage:
     """When to look for garbage among what has outlived a collection, for who has called `collect_less`. There have been
-    so many `collections` of young objects until then."""
+    so many `collections` of young objects until then, and the process has so many `resident` bytes."""
 
     collections: int
+    resident: int
     _between: int = _LEAST_BETWEEN
 
-    def is_due(self, collections: int, *, is_idle: bool) -> bool:
-        """With so many collections of young objects so far."""
-        passed = collections - self.collections
-        return passed >= self._between * (1 if is_idle else _PATIENCE)
+    def is_due(self, collections: int, resident: int, *, is_idle: bool) -> bool:
+        """With so many collections of young objects so far, and so many bytes now."""
+        patience = 1 if is_idle else _PATIENCE
+        passed, grown = collections - self.collections, resident - self.resident
+        return passed >= self._between * patience or grown >= _GROWTH_BYTES * patience
 
-    def note(self, collections: int, found: int) -> None:
-        """It has been done, and has found so many objects."""
+    def note(self, collections: int, resident: int, found: int) -> None:
+        """It has been done, and has found so many objects; that is what the process has since."""
         outlived = (collections - self.collections) * _YOUNG
-        self.collections = collections
+        self.collections, self.resident = collections, resident
         is_clean = found <= outlived * _NEXT_TO_NOTHING
         self._between = min(2 * self._between, _MOST_BETWEEN) if is_clean else _LEAST_BETWEEN
 

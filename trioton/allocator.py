@@ -66,15 +66,15 @@ async def give_back_when_idle() -> None:
     """Until cancelled. For the process that has called `keep_freed_memory`."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     policy = IdleTrim()
-    while trim is not None and _resident_bytes():
+    while trim is not None and resident_bytes():
         await trio.sleep(LOOK_SECONDS)
-        if policy.is_due(now=time.monotonic(), cpu_seconds=time.process_time(), resident=_resident_bytes()):
+        if policy.is_due(now=time.monotonic(), cpu_seconds=time.process_time(), resident=resident_bytes()):
             await trio.to_thread.run_sync(trim, 0)  # some milliseconds, without the interpreter's lock
-            policy.trimmed(_resident_bytes())
+            policy.trimmed(resident_bytes())
 
 
-def _resident_bytes() -> int:
-    """0 where the system does not tell."""
+def resident_bytes() -> int:
+    """Of this process; 0 where the system does not tell."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
     except OSError:

@@ -63,18 +63,18 @@ def test_an_operators_own_choice_stays() -> None:
 GIVES_BACK = """
 import os, trio
 import trioton.allocator as allocator
-from trioton.allocator import _resident_bytes
+from trioton.allocator import resident_bytes
 
 async def main():
-    before = _resident_bytes()
+    before = resident_bytes()
     blocks = [bytearray(b"x") * 600_000 for _ in range(220)]
     held = blocks.pop()
     del blocks
-    grown = _resident_bytes() - before
+    grown = resident_bytes() - before
     async with trio.open_nursery() as nursery:
         nursery.start_soon(allocator.give_back_when_idle)
         with trio.fail_after(30):
-            while _resident_bytes() - before > 16 << 20:
+            while resident_bytes() - before > 16 << 20:
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
     print(grown)

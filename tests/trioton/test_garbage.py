@@ -26,20 +26,32 @@ from trioton.garbage import LOOK_SECONDS, collect_old_garbage
     ],
 )
 def test_when_old_garbage_is_looked_for(looks: list[tuple[int, bool, int]], due: list[bool]) -> None:
-    policy, found = OldGarbage(100), []
+    policy, found = OldGarbage(100, 0), []
     for collections, is_idle, garbage_found in looks:
-        found.append(policy.is_due(collections, is_idle=is_idle))
+        found.append(policy.is_due(collections, 0, is_idle=is_idle))
         if found[-1]:
-            policy.note(collections, garbage_found)
+            policy.note(collections, 0, garbage_found)
     assert found == due
 
 
+@pytest.mark.parametrize(("is_idle", "megabytes"), [(True, 64), (False, 256)])
+def test_a_process_that_grows_is_looked_at(is_idle: bool, megabytes: int) -> None:
+    """Few objects may hold much: what waits for a collection is bounded by that, too."""
+    policy, resident = OldGarbage(100, 1 << 30), 1 << 30
+    for _ in range(3):
+        assert not policy.is_due(101, resident + (megabytes << 20) - 1, is_idle=is_idle)
+        resident += megabytes << 20
+        assert policy.is_due(101, resident, is_idle=is_idle)
+        policy.note(101, resident, 0)
+    assert not policy.is_due(101, resident - (1 << 30), is_idle=is_idle)
+
+
 def test_it_is_never_looked_for_less_often_than_that() -> None:
-    policy, collections = OldGarbage(0), 0
+    policy, collections = OldGarbage(0, 0), 0
     for _ in range(20):
         collections += 4_800
-        assert policy.is_due(collections, is_idle=True)
-        policy.note(collections, 0)
+        assert policy.is_due(collections, 0, is_idle=True)
+        policy.note(collections, 0, 0)
 
 
 def test_what_has_outlived_a_collection_is_not_looked_at_by_the_way() -> None:
@@ -61,6 +73,7 @@ async def test_a_server_looks_now_and_then(
     """Busy it waits for longer."""
     collections = iter(chain((0, 300, 900), repeat(2_000)))
     monkeypatch.setattr(garbage, "young_collections", lambda: next(collections))
+    monkeypatch.setattr(garbage, "resident_bytes", lambda: 0)
     monkeypatch.setattr("time.monotonic", trio.current_time)
     monkeypatch.setattr("time.process_time", lambda: 0.9 * trio.current_time())
     collected: list[float] = []
