@@ -239,6 +239,8 @@ class LinkServer:
             try:
                 limited.admit(request.model_name, size)
             except ServerError as refusal:
+                if limited.is_joint:  # a call of texts has header fields of that, refused or not
+                    self._answers.write_left(number, limited)
                 self._refuse(number, refusal)
                 return
         if trace is not None and self._traces.begin(number, request, trace):

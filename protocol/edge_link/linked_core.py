@@ -116,6 +116,7 @@ class LinkedCore(LinkedOperations):
                     await self._wire.run()
                 nursery.cancel_scope.cancel()
         finally:
+            self.flush()  # the last that the core is to be told
             self._is_up = False
             self._end_all()
             self._wire.close()

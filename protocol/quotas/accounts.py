@@ -248,6 +248,10 @@ class Charge:
         if self.count_tokens is not None and not (self.is_counted or self.goes_on):
             self.settle(Unit.TOKENS, self.count_tokens())
 
+    def end_inferences(self) -> None:
+        """None of its inferences runs any more, and its client does not know that yet. Here they are charged as they
+        end; where another process does, it is told. Idempotent."""
+
     def withdraw(self, size: int) -> None:
         """Another process has run the request, and charged it: here it, and the `size` bytes of it, do not count."""
         self._stop()

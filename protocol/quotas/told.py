@@ -36,6 +36,9 @@ class Desk(Protocol):
         """The requests that were charged together as one, by the number of the first, have ended. They have cost these
         tokens; and those that were `counted` if no engine has counted any there."""
 
+    def flush(self) -> None:
+        """Send what was told, before anything else is done."""
+
     async def admit(self, key: str, model: str, size: float) -> None:
         """Charge a request that does not go there. Raises ServerError."""
 
@@ -85,7 +88,10 @@ class ToldCharge(Charge):
         counted: bytes that the account's usage has of it.
     """
 
-    __slots__ = ("_desk", "_has_ended", "_limited", "_model", "_number", "_tokens", "_untold", "counted", "is_limited")
+    __slots__ = (
+        *("_desk", "_has_ended", "_is_open", "_limited", "_model", "_number", "_tokens", "_untold"),
+        *("counted", "is_limited"),
+    )
 
     def __init__(self, account: Account, limited: frozenset[str] | None, model: str, desk: Desk) -> None:
         super().__init__(account)
@@ -95,6 +101,7 @@ class ToldCharge(Charge):
         self._model = model
         self._desk = desk
         self._has_ended = False
+        self._is_open = False  # the other process has a charge of several requests
         self._number = 0  # of the request that has told of it; 0 for none
         self._untold = 0.0  # bytes
         self._tokens = 0.0
@@ -133,6 +140,7 @@ class ToldCharge(Charge):
         if not self._number:
             self._number = number
             self._untold = 0.0
+            self._is_open = self.is_joint
 
     def refuse(self, refusal: QuotaExceeded) -> None:
         """It was not admitted: nothing of it counts."""
@@ -155,29 +163,35 @@ class ToldCharge(Charge):
             self.refuse(refusal)
             raise
 
+    def end_inferences(self) -> None:
+        """Where several requests have one charge in the other process, that ends. With a quota it is told at once: the
+        client may send its next request by another way, for which there is a place then."""
+        if self._tell_charged() and self.is_limited:
+            self._desk.flush()
+
     def end(self) -> None:
         if self._has_ended:
             return
         self._has_ended = True
-        if self._is_running:
-            count, self.count_tokens = self.count_tokens, None  # whether an engine has counted is known there
-            super().end()
-            self._tell_end(None if count is None else count())
-        elif self._is_told_of:  # it was refused, or withdrawn
-            self._desk.tell_charged(self._number, 0.0, None)
-
-    @property
-    def _is_told_of(self) -> bool:
-        """Whether the other process has a charge for several requests."""
-        return self.is_joint and self._number > 0
-
-    def _tell_end(self, counted: float | None) -> None:
-        size, tokens = self._untold if self.is_limited else 0.0, self._tokens
-        if self._is_told_of:
-            self._desk.tell_charged(self._number, tokens, counted)
-            tokens = 0.0
-        else:
-            tokens += counted or 0.0
+        self._tell_charged()
+        if not self._is_running:  # it was refused, or withdrawn
+            return
+        count, self.count_tokens = self.count_tokens, None
+        super().end()
+        size = self._untold if self.is_limited else 0.0
+        tokens = self._tokens if count is None else self._tokens + count()
         requests = int(self.is_limited and not self._number)
         if requests or tokens or (size and Unit.BYTES in self._limited):
             self._desk.tell_used(self.account.name, self._model, requests, size, tokens)
+
+    def _tell_charged(self) -> bool:
+        """Whether there was anything to tell: the other process waits for the end of a charge of several requests."""
+        if not self._is_open:
+            return False
+        self._is_open = False
+        tokens, self._tokens = self._tokens, 0.0
+        count, self.count_tokens = self.count_tokens, None  # whether an engine has counted is known there
+        if not self._is_running:
+            tokens, count = 0.0, None
+        self._desk.tell_charged(self._number, tokens, None if count is None else count())
+        return True

@@ -39,16 +39,8 @@ from trioton.settings import Settings
 
 def linked_words(settings: Settings) -> frozenset[str]:
     """The services whose inference edge processes answer; `openai` stands for the OpenAI and Anthropic interfaces, on
-    whatever port. Calls of those that are observed, or have keys, are the core's."""
-    if settings.debug_delays.holds_calls:
-        return frozenset()
-    is_seen = settings.auth_keys_file is not None or settings.gen_ai_telemetry or _logs(settings)
-    return frozenset(("http", "grpc") if is_seen else ("http", "grpc", "openai"))
-
-
-def _logs(settings: Settings) -> bool:
-    """Whether requests are measured for the access log, with their tokens."""
-    return AccessLog(settings.access_log.policy, lambda line: None).measures
+    whatever port."""
+    return frozenset() if settings.debug_delays.holds_calls else frozenset(("http", "grpc", "openai"))
 
 
 class Rules(NamedTuple):

@@ -105,7 +105,16 @@ class Call:
 
     async def stream(self, run: Callable[[EventStream], Awaitable[bytes]], form: StreamForm = OPENAI_STREAM) -> None:
         """As `streaming.stream_events`."""
-        await stream_events(self.request, self.headers, run, form)
+        charge = self.request.charge
+
+        async def run_charged(events: EventStream) -> bytes:
+            try:
+                return await run(events)
+            finally:
+                if charge is not None:
+                    charge.end_inferences()
+
+        await stream_events(self.request, lambda: self.headers, run_charged, form)
 
 
 async def read_body(request: HttpRequest, reader: BodyReader[T], places: PicturePlaces[T] | None = None) -> T:

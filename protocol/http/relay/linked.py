@@ -86,12 +86,16 @@ class LinkedApp:
         return keys.are_current and not keys.may_be_refused(lookup, declared_size(headers))
 
     async def _charged(self, handler: Handler, request: HttpRequest) -> Reply | None:
+        """What a request has come to is told before its client can know that it has ended, and ask again elsewhere."""
         try:
             return await handler(request)
         except ServerError:
             if isinstance(request.charge, ToldCharge) and not request.is_elsewhere:
                 await request.charge.admit_unsent()
             raise
+        finally:
+            if request.charge is not None:
+                request.charge.end_inferences()
 
     async def _infer(self, request: HttpRequest) -> Reply | None:
         await self._linked.know(request.model_name, request.model_version, ())

@@ -121,7 +121,7 @@ def build_text_repository(folder: Path) -> None:
     (folder / "chat" / "1" / "multi_lora.json").write_text(json.dumps({"poet": "/adapters/poet", "law": "law"}))
     add_scripted(folder, "other", OTHER_TEMPLATE, max_model_len="40")
     add_python(folder, "plain", PLAIN, _plain_config())
-    add_python(folder, "vectors", VECTORS, _vectors_config())
+    add_vectors(folder)
     add_python(folder, "embedder", EMBEDDING_REQUESTS, _embedder_config())
     add_cross_encoder(folder)
     add_sentence_encoders(folder)
@@ -146,6 +146,10 @@ def add_scripted(folder: Path, name: str, template: str, **parameters: str) -> N
         f"model_transaction_policy {{ decoupled: true }}\ninstance_group [ {{ count: 1, kind: KIND_CPU }} ]\n{given}"
     )
     (folder / name / "config.pbtxt").write_text(config)
+
+
+def add_vectors(folder: Path) -> None:
+    add_python(folder, "vectors", VECTORS, _vectors_config())
 
 
 def add_python(folder: Path, name: str, source: str, config: str) -> None:

@@ -172,6 +172,55 @@ async def test_one_after_another_is_one_request_too() -> None:
         }
 
 
+async def test_its_place_is_free_before_its_client_knows_the_end() -> None:
+    """Which may send the next request to another edge at once."""
+    core, keys = ScriptedCore(), Keys(RING)
+    core.stream = at_once
+    async with edge(core, keys) as one, edge(core, keys) as other:
+        for _ in range(4):
+            running = [each.account("limited").admit("m", 10) for each in (one, other)]
+            for each, charge in zip((one, other), running, strict=True):
+                charge.is_joint = True
+                charge.count_tokens = lambda: 10.0
+                await each.link.core.infer_stream(request(charge), pass_on)
+                charge.end_inferences()
+                charge.end_inferences()
+                await trio.lowlevel.checkpoint()  # one turn of the loop: what was sent is read
+                assert left(keys.ledger.account("limited"))[Unit.CONCURRENT_REQUESTS] == 2
+            for charge in running:
+                charge.settle(Unit.BYTES, 5)
+                charge.end()
+        await settled()
+        assert keys.ledger.account("limited").usage.tokens == 80
+        assert len(one.link.server._charges) == len(other.link.server._charges) == 0
+
+
+async def test_what_an_edge_tells_last_is_heard() -> None:
+    core, keys = ScriptedCore(), Keys(RING)
+    core.stream = at_once
+    async with edge(core, keys) as one:
+        charge = one.account("limited").admit("m", 10)
+        charge.is_joint = True
+        charge.count_tokens = lambda: 11.0
+        await one.link.core.infer_stream(request(charge), pass_on)
+        one.link.edge_scope.cancel()
+        charge.end()
+        await settled()
+        assert keys.ledger.account("limited").usage.tokens == 11
+
+
+async def test_a_refused_call_knows_its_limits() -> None:
+    core, keys = ScriptedCore(), Keys(RING)
+    async with edge(core, keys) as one:
+        keys.ledger.account("limited").admit("m", 995)
+        charge = one.account("limited").admit("m", 50)
+        charge.is_joint = True
+        with pytest.raises(QuotaExceeded):
+            await one.link.core.infer_stream(request(charge), pass_on)
+        shown = {limit.unit: round(meter.remaining(charge.account.now())) for limit, meter in charge.held}
+        assert shown == left(keys.ledger.account("limited"))
+
+
 async def at_once(asked: InferenceRequest, respond: Respond) -> bool:
     return True
 

@@ -31,7 +31,7 @@ async def retrieve(request: HttpRequest) -> Reply | None:
     if log is None:
         raise FieldError("'stream': only events of responses in the background that are streamed are kept", "stream")
     after = _number(query, "starting_after", -1, -1)
-    await stream_events(request, (), lambda events: follow(log, after, events), StreamForm(end=b""))
+    await stream_events(request, tuple, lambda events: follow(log, after, events), StreamForm(end=b""))
     return None
 
 

@@ -42,7 +42,9 @@ OPENAI_STREAM = StreamForm()
 
 
 class EventStream:
-    """Attributes:
+    """`headers` are asked for with the first event.
+
+    Attributes:
     is_cut: cancelled while it was sent, an event is not whole. Nothing is sent any more, and the client sees that its
         stream was cut off.
     """
@@ -60,7 +62,7 @@ class EventStream:
         "is_cut",
     )
 
-    def __init__(self, writer: BodyWriter, headers: Headers, keep_alive: bytes = KEEP_ALIVE) -> None:
+    def __init__(self, writer: BodyWriter, headers: Callable[[], Headers], keep_alive: bytes = KEEP_ALIVE) -> None:
         self._writer = writer
         self._headers = headers
         self._keep_alive = keep_alive
@@ -87,7 +89,7 @@ class EventStream:
         try:
             if not self._has_started:
                 if not self._writer.has_started:
-                    await self._writer.start(200, self._headers)
+                    await self._writer.start(200, self._headers())
                 self._has_started = True
             await self._writer.send(data)
         except trio.Cancelled:

@@ -20,7 +20,10 @@ logger = logging.getLogger(__name__)
 
 
 async def stream_events(
-    request: HttpRequest, headers: Headers, run: Callable[[EventStream], Awaitable[bytes]], form: StreamForm
+    request: HttpRequest,
+    headers: Callable[[], Headers],
+    run: Callable[[EventStream], Awaitable[bytes]],
+    form: StreamForm,
 ) -> None:
     """Send the events of `run`, which returns what stands before the end of the stream. What it raises after the first
     event is the last event, without the end: official clients raise it, and others see no end.
@@ -28,7 +31,7 @@ async def stream_events(
     Raises:
         ServerError, Exception: what `run` raises before its first event.
     """
-    events = EventStream(request.writer, (*EVENT_STREAM, *headers), form.keep_alive)
+    events = EventStream(request.writer, lambda: (*EVENT_STREAM, *headers()), form.keep_alive)
     failures: list[Exception] = []
     last = b""
 

@@ -48,7 +48,7 @@ class Writer:
 
 async def test_many_tasks_send_one_after_the_other(autojump_clock: trio.testing.MockClock) -> None:
     writer = Writer()
-    events = EventStream(writer, ())
+    events = EventStream(writer, tuple)
     async with trio.open_nursery() as nursery:
         for number in range(5):
             nursery.start_soon(events.send, b"%d" % number)
@@ -60,7 +60,7 @@ async def test_many_tasks_send_one_after_the_other(autojump_clock: trio.testing.
 async def test_nothing_follows_an_event_that_was_cut(autojump_clock: trio.testing.MockClock) -> None:
     """Half an event and then another one would be read as one that is neither."""
     writer = Writer(seconds=5)
-    events = EventStream(writer, ())
+    events = EventStream(writer, tuple)
     with trio.move_on_after(1):
         await events.send(b"cut")
     await events.send(b"never")
@@ -70,7 +70,7 @@ async def test_nothing_follows_an_event_that_was_cut(autojump_clock: trio.testin
 
 async def test_events_are_sent_at_once_between_two_that_wait(autojump_clock: trio.testing.MockClock) -> None:
     writer = Writer(seconds=5)
-    events = EventStream(writer, ())
+    events = EventStream(writer, tuple)
     assert not events.send_at_once(b"before the head")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(events.send, b"first")
@@ -85,7 +85,7 @@ async def test_events_are_sent_at_once_between_two_that_wait(autojump_clock: tri
 
 async def test_nothing_is_sent_at_once_behind_an_event_that_was_cut(autojump_clock: trio.testing.MockClock) -> None:
     writer = Writer(seconds=5)
-    events = EventStream(writer, ())
+    events = EventStream(writer, tuple)
     with trio.move_on_after(1):
         await events.send(b"cut")
     assert not events.send_at_once(b"never")
@@ -94,7 +94,7 @@ async def test_nothing_is_sent_at_once_behind_an_event_that_was_cut(autojump_clo
 
 async def test_a_comment_that_is_being_sent_is_sent_whole(autojump_clock: trio.testing.MockClock) -> None:
     writer = Writer(seconds=5)
-    events = EventStream(writer, ())
+    events = EventStream(writer, tuple)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(events.keep_alive, 10)
         await trio.sleep(12)
@@ -106,7 +106,7 @@ async def test_a_comment_that_is_being_sent_is_sent_whole(autojump_clock: trio.t
 
 async def test_comments_only_while_nothing_comes(autojump_clock: trio.testing.MockClock) -> None:
     writer = Writer(seconds=0)
-    events = EventStream(writer, ())
+    events = EventStream(writer, tuple)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(events.keep_alive, 10)
         await trio.sleep(25)
