@@ -161,7 +161,8 @@ def test_a_call_of_many_choices_is_one_request(served: Served) -> None:
 def test_tokens_are_counted_once(served: Served) -> None:
     """Those of an engine by it, of another model by whoever answers; of several choices all."""
     used = 0
-    for more in ({}, {"stream": True, "stream_options": {"include_usage": True}}, {"n": 3}):
+    kinds: list[dict[str, Any]] = [{}, {"stream": True, "stream_options": {"include_usage": True}}, {"n": 3}]
+    for more in kinds:
         answer = ask(served, "counts", **more)
         assert answer.status_code == 200
         if "stream" in more:
