@@ -2,22 +2,28 @@
 
 h2 takes a GOAWAY in either direction for the end of the connection. It is not: it says that no more streams are opened,
 and those that are open finish (RFC 9113, 6.8). h2 also keeps every stream that was ever closed, up to 65536, and any
-number of settings, and lets a peer choose what the memory of its encoder may take.
+number of settings, and all of a frame before it looks at its size, and lets a peer choose what the memory of its
+encoder may take.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from h2.config import H2Configuration
 from h2.connection import ConnectionInputs, ConnectionState, H2Connection, H2ConnectionStateMachine
+from h2.errors import ErrorCodes
 from h2.events import Event
-from h2.exceptions import DenialOfServiceError
+from h2.exceptions import DenialOfServiceError, FrameTooLargeError
 from h2.settings import SettingCodes
 from hpack.hpack import Encoder
 from hyperframe.frame import Frame, SettingsFrame
 
+from protocol.http2.frames import HEADER_SIZE, PREFACE
 from protocol.http2.header_table import SmallHeaderTable
+
+if TYPE_CHECKING:
+    from h2._typing import Buffer
 
 HIGHEST_STREAM_ID = 2**31 - 1
 
@@ -30,6 +36,32 @@ MAX_ENCODER_TABLE = 4096
 
 class TooManySettingsError(DenialOfServiceError):
     """A SETTINGS frame with far more settings than exist."""
+
+
+class _FrameSizes:
+    """Follows what a client sends from frame to frame."""
+
+    def __init__(self) -> None:
+        self._left = len(PREFACE)  # of the frame that is being received
+        self._header = b""  # the start of the next one's
+
+    def largest(self, data: bytes) -> int:
+        """The size that the largest of the frames announces which begin in these bytes; 0 where none does."""
+        position, largest = 0, 0
+        while True:
+            position += self._left
+            if position > len(data):
+                self._left = position - len(data)
+                return largest
+            self._left = 0
+            missing = HEADER_SIZE - len(self._header)
+            self._header += data[position : position + missing]
+            if len(self._header) < HEADER_SIZE:
+                return largest
+            position += missing
+            self._left = int.from_bytes(self._header[:3], "big")
+            self._header = b""
+            largest = max(largest, self._left)
 
 
 class _StateMachine(H2ConnectionStateMachine):
@@ -74,6 +106,16 @@ class PatientConnection(H2Connection):
         self.state_machine = _StateMachine()
         self.encoder = BoundedEncoder()
         self._sweep_above = 64
+        self._frame_sizes = _FrameSizes()
+
+    def receive_data(self, data: Buffer) -> list[Event]:
+        """As h2's, which keeps up to 16 MB of a frame that it refuses then."""
+        data = bytes(data)  # no copy of what is read here
+        size = self._frame_sizes.largest(data)
+        if size > self.max_inbound_frame_size:
+            self.close_connection(ErrorCodes.FRAME_SIZE_ERROR)
+            raise FrameTooLargeError(f"Received overlong frame: length {size}, max {self.max_inbound_frame_size}")
+        return super().receive_data(data)
 
     @property
     def open_inbound_streams(self) -> int:

@@ -31,15 +31,18 @@ _SETTING_SIZE = 6  # bytes of one entry in a SETTINGS frame
 
 
 def upgrade_settings(head: Head) -> bytes | None:
-    """The `HTTP2-Settings` of a request that asks for an upgrade to HTTP/2 as it must (RFC 7540, 3.2) and has no body;
-    None for all other requests, whose upgrades are ignored."""
+    """The one `HTTP2-Settings` of a request of HTTP/1.1 that asks for an upgrade to HTTP/2 as it must (RFC 7540, 3.2;
+    RFC 9110, 7.8) and has no body; None for all other requests, whose upgrades are ignored."""
     headers = head.headers
-    if head.has_body or headers.get(b"upgrade", b"").lower() != b"h2c":
+    if head.has_body or head.is_http_1_0 or headers.get(b"upgrade", b"").lower() != b"h2c":
         return None
     options = {option.strip() for option in headers.get(b"connection", b"").lower().split(b",")}
     if not {b"upgrade", b"http2-settings"} <= options:
         return None
-    text = headers.get(b"http2-settings", b"")
+    texts = [value for name, value in head.sent_headers if name.lower() == b"http2-settings"]
+    if len(texts) != 1:
+        return None
+    text = texts[0]
     try:
         settings = base64.b64decode(text + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except binascii.Error:

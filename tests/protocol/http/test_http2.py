@@ -251,6 +251,16 @@ async def test_more_settings_than_there_are_end_the_connection(serve: Serve) -> 
     assert await is_alive(server)
 
 
+async def test_a_frame_is_refused_by_the_size_that_it_announces(serve: Serve) -> None:
+    """Of 16 MB, of which nothing has come yet; those before it were taken."""
+    server = await serve()
+    client = await connect(server)
+    assert (await client.get("/v2/health/live"))[0] == 200
+    await client.stream.send_all(b"\xff\xff\xff" + frames.DataFrame(1).serialize()[3:])
+    assert await ended_by(client) == h2.errors.ErrorCodes.FRAME_SIZE_ERROR
+    assert await is_alive(server)
+
+
 async def test_too_many_streams_are_answered(serve: Serve) -> None:
     """Before the client has seen how many there may be, one too many is answered and not punished."""
     server = await serve(settings=limited(max_concurrent_streams=2))

@@ -78,6 +78,21 @@ def test_an_upgrade_that_is_asked_for_as_it_must_be(
     assert upgrade_settings(parse_head(make(*lines))) == found
 
 
+@pytest.mark.parametrize(
+    ("first", "settings"),
+    [
+        ("GET /v2 HTTP/1.1", ()),
+        ("GET /v2 HTTP/1.1", ("HTTP2-Settings: AAMAAABk", "http2-settings: AAMAAABk")),
+        ("GET /v2 HTTP/1.0", ("HTTP2-Settings: AAMAAABk",)),
+    ],
+)
+def test_an_upgrade_without_its_one_header_or_of_an_old_version_is_ignored(
+    first: str, settings: tuple[str, ...]
+) -> None:
+    lines = ("Upgrade: h2c", "Connection: Upgrade, HTTP2-Settings", *settings)
+    assert upgrade_settings(parse_head(make(*lines, first=first))) is None
+
+
 def test_the_preface_of_http2_has_the_form_of_a_head() -> None:
     found = END_OF_HEAD.search(HTTP2_PREFACE)
     assert found is not None
