@@ -118,6 +118,16 @@ class TooManyConnections(LimitError, Unavailable):
         )
 
 
+class TooManyRelayed(LimitError, Unavailable):
+    limit = "max_relayed_requests"
+
+    def __init__(self, maximum: int) -> None:
+        super().__init__(
+            f"an edge process has the server's core answer {maximum} requests, which is the maximum. "
+            f"Use --http-max-connections to increase the limit."
+        )
+
+
 STATUS: dict[type[ServerError], int] = {
     ServerError: 400,
     Internal: 500,

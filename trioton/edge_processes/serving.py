@@ -89,7 +89,9 @@ async def _serve_http(
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     settings = start.http if word == "http" else replace(start.http, interface=Interface.OPENAI)
-    upstreams = Upstreams(partial(serving.open_upstream, word), serving.relayed.note)
+    upstreams = Upstreams(
+        partial(serving.open_upstream, word), serving.relayed.note, most=settings.connections.max_connections
+    )
     on_limit = partial(serving.limits.count, "http")
     relay = RelayApp(upstreams, serving.memory, on_limit, settings.body_timeout, settings.linger)
     app: App = relay

@@ -1,8 +1,9 @@
 """The application of a relaying edge: each request is answered by the core's edge, as it comes and as it goes.
 
-Bodies are streamed both ways: what a client sends slowly, or reads slowly, is waited for here and in the core alike. A
-response whose length is told is read whole before it is sent on, where there is memory, so that the core is done with
-it. Cancelled, for its client has gone, a request closes its connection to the core, which cancels it there.
+The core has a connection for each request that it is sent, so it is sent none that its client may still stall: a short
+body is read first, and a response whose length is told is read whole before it is sent on, where there is memory.
+Longer ones are streamed, and what a client sends or reads slowly is waited for here and in the core alike. Cancelled,
+for its client has gone, a request closes its connection to the core, which cancels it there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from protocol.http.errors import LimitError, error_reply
 from protocol.http.exchange import BodyStream, ClientGone, Exchange
 from protocol.http.relay.request import request_head
 from protocol.http.relay.response import NoResponse, ResponseHead
-from protocol.http.relay.upstream import Upstream, Upstreams
+from protocol.http.relay.upstream import Lease, Upstream, Upstreams
 from protocol.http.reply import Reply
 from protocol.limits.request_memory import LIMIT_NAME, RequestMemory, RequestShare
 from protocol.messages import Buffer
@@ -30,8 +31,10 @@ logger = logging.getLogger(__name__)
 _NO_LENGTH = -1
 # The core has a limit on pauses too, and says so in words that suit the call; this one is for when it does not.
 _LATER_SECONDS = 5.0
-# Of a body, sent on with the head where so much of it is there.
+# Of a body, read before the core hears of the request.
 _AT_ONCE = 256 * 1024
+# Where less is left bodies are not read first: so much may come at a time.
+_LEAST_MEMORY = 2 << 20
 
 
 class HeadReply(Reply):
@@ -56,10 +59,9 @@ class RelayApp:
     linger: float
 
     async def __call__(self, exchange: Exchange) -> None:
-        upstream: Upstream | None = None
         try:
-            upstream = await self.upstreams.take(exchange.peer)
-            await self._relay(exchange, upstream)
+            with Lease(self.upstreams, exchange.peer) as lease:
+                await self._relay(exchange, lease)
         except ClientGone:
             return
         except NoResponse as error:
@@ -69,9 +71,6 @@ class RelayApp:
         except ServerError as error:
             if not exchange.has_started:
                 await self._refuse(exchange, error)
-        finally:
-            if upstream is not None:
-                self.upstreams.give_back(upstream)
 
     async def reply_to(self, exchange: Exchange, body: Buffer) -> Reply | None:
         """The core's reply to a request whose body was read here, and decoded; None where it was sent as it came, which
@@ -81,84 +80,94 @@ class RelayApp:
             ServerError: there is none.
             ClientGone: the client has left.
         """
-        upstream: Upstream | None = None
         try:
-            upstream = await self.upstreams.take(exchange.peer)
-            upstream.begin(exchange.method)
-            await upstream.send((request_head(exchange, b"content-length: %d\r\n" % len(body), is_decoded=True), body))
-            head = await upstream.response()
-            while head is None:
-                head = await upstream.response()
-            if self._is_streamed(exchange, head):
-                await self._stream(exchange, upstream, head)
-                return None
-            with RequestShare(self.memory, partial(self.on_limit, LIMIT_NAME)) as share:
-                share.take(head.length or 0)
-                return await self._whole_reply(exchange, upstream, head)
+            with Lease(self.upstreams, exchange.peer) as lease:
+                upstream = await lease.take(exchange.method)
+                await upstream.send(
+                    (request_head(exchange, b"content-length: %d\r\n" % len(body), is_decoded=True), body)
+                )
+                head = await _response_of(upstream)
+                if self._is_streamed(exchange, head):
+                    await self._stream(exchange, upstream, head)
+                    return None
+                with RequestShare(self.memory, partial(self.on_limit, LIMIT_NAME)) as share:
+                    share.take(head.length or 0)
+                    return await self._whole_reply(exchange, upstream, head)
         except NoResponse as error:
             logger.debug("a request was not answered by the core: %s", error)
             if exchange.has_started:  # the client sees that the response was cut off
                 return None
             raise _not_answered() from None
-        finally:
-            if upstream is not None:
-                self.upstreams.give_back(upstream)
 
     async def _refuse(self, exchange: Exchange, error: ServerError) -> None:
         if isinstance(error, LimitError):
             self.on_limit(error.limit)
         await exchange.reply_early(error_reply(error), linger=self.linger)
 
-    async def _relay(self, exchange: Exchange, upstream: Upstream) -> None:
-        upstream.begin(exchange.method)
+    async def _relay(self, exchange: Exchange, lease: Lease) -> None:
         if not exchange.may_have_body:
+            upstream = await lease.take(exchange.method)
             await upstream.send((request_head(exchange, b"", expects_continue=False),))
-            response = await upstream.response()
-            while response is None:
-                response = await upstream.response()
-            await self._answer(exchange, upstream, response)
+            await self._answer(exchange, lease, upstream, await _response_of(upstream))
             return
-        response, is_whole = await self._send_with_body(exchange, upstream)
+        with RequestShare(self.memory) as share:
+            upstream, response, is_whole = await self._send_with_body(exchange, lease, share)
         if is_whole:
-            await self._answer(exchange, upstream, response)
+            await self._answer(exchange, lease, upstream, response)
         else:  # it refuses the rest
-            await exchange.reply_early(await self._whole_reply(exchange, upstream, response), linger=self.linger)
+            reply = await self._whole_reply(exchange, upstream, response)
+            lease.end()
+            await exchange.reply_early(reply, linger=self.linger)
 
     # The request.
 
-    async def _send_with_body(self, exchange: Exchange, upstream: Upstream) -> tuple[ResponseHead, bool]:
-        """The response's head, and whether the request was sent whole before it came."""
+    async def _send_with_body(
+        self, exchange: Exchange, lease: Lease, share: RequestShare
+    ) -> tuple[Upstream, ResponseHead, bool]:
+        """The connection, the response's head, and whether the request was sent whole before that came."""
         body = exchange.stream_body(BodyLimit(1 << 63, _never), pause_seconds=self.body_timeout + _LATER_SECONDS)
         length = int(exchange.headers.get(b"content-length", b"%d" % _NO_LENGTH))
-        expects_continue = exchange.headers.get(b"expect", b"").lower() == b"100-continue"
+        # The core may refuse a long body before it is sent.
+        expects_continue = length > _AT_ONCE and exchange.headers.get(b"expect", b"").lower() == b"100-continue"
         here: list[Buffer] = []
         has_ended = False
         if not expects_continue:
-            here, has_ended = await _what_is_here(body)
+            has_ended = await self._read_here(body, here, share)
         if has_ended and length == _NO_LENGTH:
             length = body.received
         framing = b"transfer-encoding: chunked\r\n" if length == _NO_LENGTH else b"content-length: %d\r\n" % length
         if not length:
             framing = b""
         head = request_head(exchange, framing, expects_continue=expects_continue)
+        if has_ended:
+            _check_length(length, body)
+        upstream = await lease.take(exchange.method)
         if expects_continue:
             await upstream.send((head,))
             if (response := await upstream.response()) is not None:
-                return response, False
+                return upstream, response, False
         elif has_ended:
-            _check_length(length, body)
             await upstream.send((head, *here))
-            response = await upstream.response()
-            while response is None:
-                response = await upstream.response()
-            return response, True
+            return upstream, await _response_of(upstream), True
         else:
             await upstream.send((head, *_framed(here, length)))
-        return await _Pump(body, upstream, length).run()
+        here.clear()
+        share.end()
+        return upstream, *await _Pump(body, upstream, length).run()
+
+    async def _read_here(self, body: BodyStream, parts: list[Buffer], share: RequestShare) -> bool:
+        """What comes of a body, up to a size, as far as there is memory. Whether that is all."""
+        while body.received < _AT_ONCE and self.memory.left > _LEAST_MEMORY:
+            data = await body.receive()
+            if not data:
+                return True
+            share.take(len(data))
+            parts.append(data)
+        return False
 
     # The response.
 
-    async def _answer(self, exchange: Exchange, upstream: Upstream, head: ResponseHead) -> None:
+    async def _answer(self, exchange: Exchange, lease: Lease, upstream: Upstream, head: ResponseHead) -> None:
         if self._is_streamed(exchange, head):
             await self._stream(exchange, upstream, head)
             return
@@ -166,8 +175,8 @@ class RelayApp:
         with RequestShare(self.memory, partial(self.on_limit, LIMIT_NAME)) as share:
             share.take(0 if is_bodiless else head.length or 0)
             reply = await self._whole_reply(exchange, upstream, head)
-            upstream_is_done = upstream.is_reusable
-            assert upstream_is_done or head.closes
+            assert upstream.is_reusable or head.closes
+            lease.end()
             await exchange.reply(reply)
 
     def _is_streamed(self, exchange: Exchange, head: ResponseHead) -> bool:
@@ -232,17 +241,11 @@ class _Pump:
             scope.cancel()
 
 
-async def _what_is_here(body: BodyStream) -> tuple[list[Buffer], bool]:
-    """What has come of a body, up to a size, and whether that is all."""
-    parts: list[Buffer] = []
-    with trio.CancelScope() as at_once:
-        at_once.cancel()  # nothing is waited for
-        while body.received < _AT_ONCE:
-            data = await body.receive()
-            if not data:
-                return parts, True
-            parts.append(data)
-    return parts, False
+async def _response_of(upstream: Upstream) -> ResponseHead:
+    """Of a request that was sent whole, whatever the core says before that."""
+    while (response := await upstream.response()) is None:
+        pass
+    return response
 
 
 def _framed(parts: list[Buffer] | tuple[Buffer, ...], length: int) -> list[Buffer]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
 from typing import TypeAlias
 
 import numpy as np
 import trio
 
+from protocol.http.errors import TooManyRelayed
 from protocol.http.relay.response import NoResponse, ResponseHead, ResponseReader
 from protocol.messages import Buffer
 from protocol.reactor.transport import PlainWire
@@ -102,13 +105,45 @@ class Upstream:
         self._wire.abort()
 
 
+class Lease:
+    """The connection of one request: `take` it within a `with` block, at whose end it is given back, if not before."""
+
+    def __init__(self, upstreams: Upstreams, client: str) -> None:
+        self._upstreams = upstreams
+        self._client = client
+        self._upstream: Upstream | None = None
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    async def take(self, method: str) -> Upstream:
+        """As `Upstreams.take`, for a request with that method."""
+        self._upstream = upstream = await self._upstreams.take(self._client)
+        upstream.begin(method)
+        return upstream
+
+    def end(self) -> None:
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            self._upstreams.give_back(upstream)
+
+
 class Upstreams:
     """All of one edge. `run` closes those that nobody has used for a while."""
 
-    def __init__(self, open_one: Open, on_request: Callable[[], None] = lambda: None) -> None:
-        """`on_request` is called for each request."""
+    def __init__(
+        self, open_one: Open, on_request: Callable[[], None] = lambda: None, *, most: int = sys.maxsize
+    ) -> None:
+        """`on_request` is called for each request; `most` is how many may have one at a time."""
         self._open = open_one
         self._on_request = on_request
+        self._most = most
+        self._taken = 0
         self._idle: OrderedDict[str, list[Upstream]] = OrderedDict()  # the client that was served last is the last
         self._count = 0
 
@@ -117,8 +152,23 @@ class Upstreams:
         return self._count
 
     async def take(self, client: str) -> Upstream:
-        """For one request of that client; to be given back or closed. Raises NoResponse."""
+        """For one request of that client; to be given back.
+
+        Raises:
+            NoResponse: there is none.
+            TooManyRelayed: there may be no more: each takes a descriptor of the core's process.
+        """
+        if self._taken >= self._most:
+            raise TooManyRelayed(self._most)
         self._on_request()
+        self._taken += 1
+        try:
+            return await self._take(client)
+        except BaseException:
+            self._taken -= 1
+            raise
+
+    async def _take(self, client: str) -> Upstream:
         idle = self._idle.get(client)
         if idle:
             self._count -= 1
@@ -132,6 +182,7 @@ class Upstreams:
             raise NoResponse(f"no connection to the core: {error}") from None
 
     def give_back(self, upstream: Upstream) -> None:
+        self._taken -= 1
         if not upstream.is_reusable:
             upstream.close()
             return

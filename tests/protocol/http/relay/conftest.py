@@ -59,6 +59,7 @@ async def relays(nursery: trio.Nursery, serve: Serve) -> AsyncIterator[Relays]:
         settings: HttpSettings = HttpSettings(),  # noqa: B008 (frozen)
         has_texts: bool = False,
         keeps_responses: bool = True,
+        most: int = 1000,
     ) -> Relayed:
         core = await serve(None if behind is None else behind.core, services=behind)
 
@@ -66,7 +67,7 @@ async def relays(nursery: trio.Nursery, serve: Serve) -> AsyncIterator[Relays]:
             relayed.clients.append(client)
             return await core.connect()
 
-        relayed = Relayed("", 0, Upstreams(open_one), core)
+        relayed = Relayed("", 0, Upstreams(open_one, most=most), core)
         account = RequestMemory(memory) if linked is None else linked.memory
         app: App
         app = relay = RelayApp(relayed.upstreams, account, relayed.refused.append, 60, 0.1)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 
+import h2.settings
 import httpx
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from protocol.http.relay.upstream import Upstreams
 from tests.protocol.http.fake_core import FakeCore
 from tests.protocol.http.fake_services import make_services
+from tests.protocol.http.http2_client import Http2Client
 from tests.protocol.http.relay.conftest import Relays
 
 BODY = {"inputs": [{"name": "IN", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
@@ -89,6 +92,65 @@ async def test_an_answer_that_there_is_no_memory_for_is_passed_on_as_it_comes(re
         head = await client.head("/v2")
         assert (head.status_code, head.headers["content-length"]) == (200, str(len(answer.content)))
     assert (edge.refused, len(edge.clients)) == ([], 1)
+
+
+@pytest.mark.parametrize("framing", [b"content-length: 5", b"transfer-encoding: chunked"])
+@pytest.mark.parametrize("expects", [b"", b"expect: 100-continue\r\n"])
+async def test_a_short_body_that_does_not_come_takes_no_connection(
+    relays: Relays, framing: bytes, expects: bytes
+) -> None:
+    edge = await relays()
+    stream = await trio.open_tcp_stream("127.0.0.1", edge.port)
+    async with stream:
+        await stream.send_all(b"POST /v2/repository/index HTTP/1.1\r\nhost: x\r\n%b%b\r\n\r\n" % (expects, framing))
+        if expects:
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 100 ")
+        await wait_all_tasks_blocked()
+        assert edge.clients == []
+        await stream.send_all(b"{}   " if framing.startswith(b"content") else b"2\r\n{}\r\n0\r\n\r\n")
+        assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
+        assert len(edge.clients) == 1
+
+
+async def test_a_long_body_goes_on_as_it_comes(relays: Relays) -> None:
+    edge = await relays()
+    body = json.dumps(BODY).encode()
+    async with await trio.open_tcp_stream("127.0.0.1", edge.port) as stream:
+        head = b"POST /v2/models/echo/infer HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (len(body) + (1 << 19))
+        await stream.send_all(head + b" " * (1 << 18))
+        await wait_all_tasks_blocked()
+        assert len(edge.clients) == 1
+        await stream.send_all(b" " * (1 << 18) + body)
+        assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_client_that_reads_no_answer_takes_no_connection(relays: Relays) -> None:
+    edge = await relays()
+    client = Http2Client(await trio.open_tcp_stream("127.0.0.1", edge.port))
+    client.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+    await client.flush()
+    for count in (1, 2):
+        await client.start("GET", "/v2")
+        await wait_all_tasks_blocked()
+        assert edge.upstreams.idle_count == 1, count
+    assert len(edge.clients) == 1
+    await client.stream.aclose()
+
+
+async def test_no_more_requests_are_with_the_core_than_may_be(relays: Relays) -> None:
+    core = FakeCore()
+    edge = await relays(make_services(core), most=1)
+    async with httpx.AsyncClient(base_url=edge.url) as client:
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lambda: client.post("/v2/models/wait/infer", json=BODY))
+                await core.started.wait()
+                refused = await client.get("/v2")
+                assert (refused.status_code, edge.refused) == (503, ["max_relayed_requests"])
+                assert "core answer 1 requests, which is the maximum" in refused.json()["error"]
+                nursery.cancel_scope.cancel()
+            await core.cancelled.wait()
+        assert (await client.get("/v2")).status_code == 200
 
 
 async def test_connections_that_are_not_used_are_closed(autojump_clock: trio.testing.MockClock) -> None:
