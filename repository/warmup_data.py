@@ -20,10 +20,13 @@ from repository.model_config import ModelConfig, ModelWarmup, WarmupInput
 
 WARMUP_DIRECTORY = "warmup"
 
-# More bytes than any model's input; a slip in `dims` must not take the machine's memory.
+# More bytes than any model's input, all rows of a batch together; a slip in `dims` or `batch_size` must not take the
+# machine's memory.
 MAX_INPUT_BYTES = 1 << 32
 # More runs than warm any model up; a slip in `count` must not keep the model loading for ever.
 MAX_COUNT = 100_000
+# More requests than any batch has.
+MAX_BATCH_SIZE = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,17 @@ def _sample(config: ModelConfig, warmup: ModelWarmup, model_directory: Path) -> 
             f"warmup sample '{warmup.name}' of model '{config.name}' has count {warmup.count}, at most {MAX_COUNT} is "
             "allowed"
         )
+    if warmup.batch_size > MAX_BATCH_SIZE:
+        raise InvalidArgument(
+            f"warmup sample '{warmup.name}' of model '{config.name}' has batch_size {warmup.batch_size}, at most "
+            f"{MAX_BATCH_SIZE} is allowed"
+        )
+    runs = max(1, warmup.count) * (1 if config.is_batching else warmup.batch_size)  # one for each request there
+    if runs > MAX_COUNT:
+        raise InvalidArgument(
+            f"warmup sample '{warmup.name}' of model '{config.name}' runs {runs} requests one by one, at most "
+            f"{MAX_COUNT} are allowed"
+        )
     missing = [entry.name for entry in config.input if not entry.optional and entry.name not in warmup.inputs]
     if missing:
         raise InvalidArgument(
@@ -91,7 +105,10 @@ def _sample(config: ModelConfig, warmup: ModelWarmup, model_directory: Path) -> 
         batch_size=warmup.batch_size,
         count=max(1, warmup.count),
         tensors=tuple(
-            _tensor(name, warmup.inputs[name], () if name in shape_tensors else rows, model_directory) for name in names
+            _tensor(
+                name, warmup.inputs[name], () if name in shape_tensors else rows, warmup.batch_size, model_directory
+            )
+            for name in names
         ),
     )
 
@@ -103,7 +120,7 @@ def _fits(given: tuple[int, ...], expected: tuple[int, ...]) -> bool:
     )
 
 
-def _tensor(name: str, given: WarmupInput, rows: tuple[int, ...], model_directory: Path) -> Tensor:
+def _tensor(name: str, given: WarmupInput, rows: tuple[int, ...], batch_size: int, model_directory: Path) -> Tensor:
     if any(size < 0 for size in given.dims):
         raise InvalidArgument(f"warmup setting expects all variable-size dimensions are specified for input '{name}'")
     if given.data_type is DataType.INVALID:
@@ -111,9 +128,10 @@ def _tensor(name: str, given: WarmupInput, rows: tuple[int, ...], model_director
     elements = math.prod(given.dims)
     # Of a string that is the least: its length field.
     byte_size = elements * (4 if given.data_type is DataType.BYTES else given.data_type.itemsize)
-    if byte_size > MAX_INPUT_BYTES:
+    batch_bytes = byte_size * (batch_size if rows else 1)
+    if batch_bytes > MAX_INPUT_BYTES:
         raise InvalidArgument(
-            f"warmup setting for input '{name}' asks for {byte_size} bytes, at most {MAX_INPUT_BYTES} are allowed"
+            f"warmup setting for input '{name}' asks for {batch_bytes} bytes, at most {MAX_INPUT_BYTES} are allowed"
         )
     # As in the schema's `oneof`, a source that is set counts even where its value is false.
     if given.input_data_file is not None:

@@ -138,6 +138,33 @@ def test_what_is_refused(text: str) -> None:
         warmup_samples(config(f"{INPUT} {REFUSED[text]}"), Path("/nowhere"))
 
 
+@pytest.mark.parametrize(
+    ("most", "more", "refusal"),
+    [
+        (0, "batch_size: 99999999", "has batch_size 99999999, at most 100000 is allowed"),
+        (0, "batch_size: 1000 count: 1000", "runs 1000000 requests one by one, at most 100000 are allowed"),
+        (0, "batch_size: 1000 count: 100", None),
+        (1 << 30, "batch_size: 99999999", "has batch_size 99999999, at most 100000 is allowed"),
+        (1 << 30, "batch_size: 100000 count: 100000", None),
+    ],
+)
+def test_a_slip_in_the_batch_size_takes_no_memory(most: int, more: str, refusal: str | None) -> None:
+    """The requests of a sample are all there at one time, or run one by one where the model does not batch."""
+    text = f'name: "m" backend: "b" max_batch_size: {most} model_warmup {{ name: "s" {more} }}'
+    if refusal is None:
+        assert len(warmup_samples(config(text), Path("/nowhere"))) == 1
+        return
+    with pytest.raises(InvalidArgument, match=refusal):
+        warmup_samples(config(text), Path("/nowhere"))
+
+
+def test_all_rows_of_a_batch_count() -> None:
+    text = INPUT.replace("4", "1000")
+    dims = f"2, {1 << 22}"
+    with pytest.raises(InvalidArgument, match=f"asks for {1000 << 25} bytes, at most {1 << 32} are allowed"):
+        only_tensor(f"{text} {warmup('zero_data: true', dims=dims, more='batch_size: 1000')}")
+
+
 def test_a_file_that_is_too_short(tmp_path: Path) -> None:
     (tmp_path / "warmup").mkdir()
     (tmp_path / "warmup" / "raw").write_bytes(bytes(23))
