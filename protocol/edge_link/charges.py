@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from protocol.edge_link.frames import BrokenFrame
+from protocol.edge_link.received import Received
 from protocol.edge_link.texts import ChargedText, UsedText, decode_text, encode_text
 from protocol.errors import Cancelled, QuotaExceeded
 from protocol.quotas.accounts import Account, Charge
@@ -21,20 +22,21 @@ _MOST_JOINT = 1 << 17
 class LinkCharge(Charge):
     """What one request takes from the quota of its key, or several together, if it `is_joint`. The edge process that
     has it counts the request and its bytes, so it is neither begun nor ended here; but compute time and tokens are
-    counted.
+    counted. Its place is free when as many `inferences` as were planned are answered, or all of it is over.
 
     Attributes:
         is_admitted: it has been charged what is known when it comes.
     """
 
-    __slots__ = ("_is_over", "_refusal", "is_admitted")
+    __slots__ = ("_is_over", "_refusal", "_unanswered", "is_admitted")
 
-    def __init__(self, account: Account, *, is_joint: bool = False) -> None:
+    def __init__(self, account: Account, inferences: int = 0) -> None:
         super().__init__(account)
         self._is_running = False
         self._is_over = False
         self._refusal: QuotaExceeded | None = None
-        self.is_joint = is_joint
+        self._unanswered = inferences
+        self.inferences = inferences
         self.is_admitted = False
 
     @property
@@ -53,7 +55,12 @@ class LinkCharge(Charge):
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
         quota = self.account.quota
-        if quota is None or self.is_admitted:
+        if self.is_admitted:
+            if not self._unanswered:  # one more than was planned
+                self._unanswered = 1
+                self._take_place()
+            return
+        if quota is None:
             return
         try:
             self.take((*quota.early, *quota.late_limits(model)) if model else quota.early, size)
@@ -66,15 +73,29 @@ class LinkCharge(Charge):
         """A request of it is answered, or given up."""
         if not self.is_joint:
             self.end()
+            return
+        self._unanswered -= 1
+        if not self._unanswered:
+            self._give_place()
 
     def end(self) -> None:
         """All of it is over. Idempotent."""
         self._is_over = True
-        taken, self._taken = self._taken, []
-        if taken:  # else it was refused after all, which has given it back
-            for limit, meter in self.held:
-                if limit.unit is Unit.CONCURRENT_REQUESTS:
-                    meter.give(1)
+        self._give_place()
+        self._taken.clear()
+
+    def _give_place(self) -> None:
+        """If it has one: when it is refused after all, that has given it back."""
+        for limit, meter in self.held:
+            if limit.unit is Unit.CONCURRENT_REQUESTS and (meter, 1) in self._taken:
+                self._taken.remove((meter, 1))
+                meter.give(1)
+
+    def _take_place(self) -> None:
+        for limit, meter in self.held:
+            if limit.unit is Unit.CONCURRENT_REQUESTS:
+                self._taken.append((meter, 1))
+                meter.take(1, self.account.now())
 
 
 class JointCharges:
@@ -86,13 +107,16 @@ class JointCharges:
     def __len__(self) -> int:
         return len(self._open)
 
-    def of(self, number: int, account: Account) -> LinkCharge:
-        """The charge of that number. Raises BrokenFrame."""
+    def of(self, received: Received, account: Account) -> LinkCharge:
+        """That of a request, which may have one of its own. Raises BrokenFrame."""
+        number = received.charge
+        if not number:
+            return LinkCharge(account)
         found = self._open.get(number)
         if found is None:
             if len(self._open) >= _MOST_JOINT:
                 raise BrokenFrame(f"it has {len(self._open)} charges whose end it has not told")
-            found = self._open[number] = LinkCharge(account, is_joint=True)
+            found = self._open[number] = LinkCharge(account, received.inferences)
         elif found.account.name != account.name:
             raise BrokenFrame(f"it charges {number} to key {account.name!r}, and before to {found.account.name!r}")
         return found

@@ -207,7 +207,7 @@ class LinkServer:
                 self._refuse(number, refusal)
             elif is_limited:  # which the edge does not know yet
                 self._check_new(number)
-                self._submit(Received(number, 0, request, key, size, 0, None))
+                self._submit(Received(number, 0, request, key, size, 0, 1, None))
             else:
                 linked = pending[number] = LinkedRequest(number, ready)
                 linked.submitted = submit(request, linked, later=True)
@@ -221,14 +221,13 @@ class LinkServer:
                 self._refuse(received.number, refusal)
                 return
             assert account is not None
-            joint = received.charge
-            received.request.charge = self._charges.of(joint, account) if joint else LinkCharge(account)
+            received.request.charge = self._charges.of(received, account)
         self._submit(received)
 
     def _submit(self, received: Received, *, is_known: bool = False) -> None:
         """Give a request to the core, once its key is charged; with a trace, if it is its turn. If it `is_known` how
         many places its key has here, it is refused where there is none."""
-        number, flags, request, _, size, _, trace = received
+        number, flags, request, _, size, *_, trace = received
         charge = request.charge
         limited = charge if isinstance(charge, LinkCharge) and charge.is_limited else None
         if limited is not None:

@@ -39,6 +39,7 @@ from protocol.errors import InvalidArgument, ServerError, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.gen_ai import EndedCall, GenAi
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
+from protocol.quotas.told import ToldCharge
 from protocol.reactor.drivers import the_poller
 from protocol.sync.wakeup import Wakeup
 
@@ -195,7 +196,10 @@ class LinkedCore(LinkedOperations):
 
     def abandon(self, number: int) -> None:
         """No answer to this is wanted any more."""
-        if self._pending.pop(number, None) is not None and self._is_up:
+        found = self._pending.pop(number, None)
+        if found is not None and self._is_up:
+            if isinstance(charge := found.request.charge, ToldCharge):
+                charge.is_cut = True
             self._requests.write_cancel(number)
             self._send_soon()
 

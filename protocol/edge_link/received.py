@@ -19,7 +19,8 @@ from protocol.messages import InferenceRequest, Tensor
 
 class Received(NamedTuple):
     """One request. It has no charge yet: `key` is that of its client, `size` what it costs of a quota of bytes;
-    with a `charge` it is charged together with others of that number. `trace` is there if it may be traced."""
+    with a `charge` it is charged together with others of that number, so many `inferences` in all. `trace` is there if
+    it may be traced."""
 
     number: int
     flags: int
@@ -27,6 +28,7 @@ class Received(NamedTuple):
     key: str
     size: float
     charge: int
+    inferences: int
     trace: TraceText | None
 
 
@@ -112,6 +114,6 @@ class RequestReader:
             gen_ai=NotedCall(template.model_name) if extras.is_observed else None,
         )
         charged = size if extras.size is None else extras.size
-        if not 0 <= charged < math.inf or extras.charge < 0:
+        if not 0 <= charged < math.inf or extras.charge < 0 or extras.inferences < 1:
             raise BrokenFrame(f"its request {own} costs {charged} bytes, and is charged to {extras.charge}")
-        return Received(own, flags, request, template.key, charged, extras.charge, extras.trace)
+        return Received(own, flags, request, template.key, charged, extras.charge, extras.inferences, extras.trace)

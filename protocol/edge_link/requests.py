@@ -134,6 +134,7 @@ class RequestWriter:
             None if told is None else told.untold,
             0 if told is None else told.number_with(number),
             request.gen_ai is not None,
+            1 if told is None else max(1, told.inferences),
         )
         try:
             text = encode_text(extras)

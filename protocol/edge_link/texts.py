@@ -75,7 +75,7 @@ class RequestExtras(msgspec.Struct, array_like=True, omit_defaults=True, frozen=
     """What a request has beside its template and its tensors. `is_measured` asks for what a trace records; `trace` is
     there if the core is to decide whether the request is traced. `size` is what it costs of a quota of bytes, None
     where its key has no quota, as the edge knows. With a `charge` it is charged together with others of that number, as
-    one request. It `is_observed` if its call is."""
+    one request; there are to be so many `inferences` of it. It `is_observed` if its call is."""
 
     id: str = ""
     parameters: dict[str, ParameterValue] = {}
@@ -87,6 +87,7 @@ class RequestExtras(msgspec.Struct, array_like=True, omit_defaults=True, frozen=
     size: float | None = None
     charge: int = 0
     is_observed: bool = False
+    inferences: int = 1
 
 
 class ResponseExtras(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):

@@ -152,7 +152,7 @@ class Charge:
 
     __slots__ = (
         *("_is_running", "_size", "_taken", "account", "count_tokens", "goes_on", "held", "is_counted"),
-        *("is_joint", "is_named"),
+        *("inferences", "is_named"),
     )
 
     def __init__(self, account: Account) -> None:
@@ -161,11 +161,16 @@ class Charge:
         self.is_counted = False  # an engine does it, which knows its tokens best
         self.count_tokens: Callable[[], float] | None = None  # at its end, where no engine does
         self.goes_on = False  # in the background, when it has ended for its client
-        self.is_joint = False  # several inferences, one beside or after the other, may be charged to it as one request
+        self.inferences = 0  # that are to be charged to it as one request; 0 for one by itself
         self.is_named = False  # its model was known when it was admitted, perhaps long ago
         self._taken: list[tuple[Meter, float]] = []  # at admission
         self._size = 0.0
         self._is_running = True
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether it is for a call of inferences, one beside or after the other."""
+        return self.inferences > 0
 
     def begin(self, size: int) -> None:
         """It is admitted."""

@@ -86,17 +86,20 @@ class ToldCharge(Charge):
     Attributes:
         is_limited: its key has a quota, as far as is known here.
         counted: bytes that the account's usage has of it.
+        is_cut: one of its requests was given up.
     """
 
     __slots__ = (
-        *("_desk", "_has_ended", "_is_open", "_limited", "_model", "_number", "_tokens", "_untold"),
-        *("counted", "is_limited"),
+        *("_announced", "_desk", "_has_ended", "_is_open", "_limited", "_model", "_number", "_tokens", "_untold"),
+        *("counted", "is_cut", "is_limited"),
     )
 
     def __init__(self, account: Account, limited: frozenset[str] | None, model: str, desk: Desk) -> None:
         super().__init__(account)
         self.is_limited = limited is not None
+        self.is_cut = False
         self.counted = 0.0
+        self._announced = 0
         self._limited = limited or _NOTHING
         self._model = model
         self._desk = desk
@@ -137,6 +140,7 @@ class ToldCharge(Charge):
     def announce(self, model: str, number: int) -> None:
         """A request of this number goes to the other process now, with what was untold."""
         self._model = model
+        self._announced += 1
         if not self._number:
             self._number = number
             self._untold = 0.0
@@ -164,9 +168,11 @@ class ToldCharge(Charge):
             raise
 
     def end_inferences(self) -> None:
-        """Where several requests have one charge in the other process, that ends. With a quota it is told at once: the
-        client may send its next request by another way, for which there is a place then."""
-        if self._tell_charged() and self.is_limited:
+        """Where several requests have one charge in the other process, that ends. Its place is free there when all that
+        were planned are answered. Where they are not, it is told at once, for the client may send its next request by
+        another way."""
+        is_told, is_whole = self._tell_charged(), self._announced >= self.inferences and not self.is_cut
+        if is_told and not is_whole and Unit.CONCURRENT_REQUESTS in self._limited:
             self._desk.flush()
 
     def end(self) -> None:

@@ -93,7 +93,7 @@ class Call:
         come to, where no engine counts."""
         charge = self.request.charge
         if charge is not None:
-            charge.is_joint = True
+            charge.inferences = max(charge.inferences, len(inferences))
             charge.count_tokens = count_tokens or charge.count_tokens
             for inference in inferences:
                 inference.charge = charge

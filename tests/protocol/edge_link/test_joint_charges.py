@@ -15,6 +15,7 @@ from protocol.core import InferenceCore, Respond
 from protocol.edge_link import charges
 from protocol.edge_link.charges import JointCharges
 from protocol.edge_link.frames import BrokenFrame, Burst
+from protocol.edge_link.received import Received
 from protocol.edge_link.records import CHARGED, USED
 from protocol.edge_link.texts import ChargedText, UsedText, encode_text
 from protocol.errors import Cancelled, QuotaExceeded
@@ -88,7 +89,7 @@ async def call(
 ) -> None:
     """As the OpenAI interface does it: one charge, whatever becomes of the call."""
     charge = account.admit("m", 50)
-    charge.is_joint = True
+    charge.inferences = inferences
     charge.count_tokens = count
     try:
         async with trio.open_nursery() as nursery:
@@ -158,7 +159,7 @@ async def test_one_after_another_is_one_request_too() -> None:
     core.stream = at_once
     async with edge(core, keys) as one:
         charge = one.account("limited").admit("m", 50)
-        charge.is_joint = True
+        charge.inferences = 4
         for _ in range(3):
             await one.link.core.infer_stream(request(charge), pass_on)
             assert left(keys.ledger.account("limited"))[Unit.CONCURRENT_REQUESTS] == 1, "its place is kept"
@@ -172,17 +173,23 @@ async def test_one_after_another_is_one_request_too() -> None:
         }
 
 
-async def test_its_place_is_free_before_its_client_knows_the_end() -> None:
-    """Which may send the next request to another edge at once."""
+@pytest.mark.parametrize(("planned", "is_cut"), [(1, False), (2, False), (1, True)])
+async def test_its_place_is_free_before_its_client_knows_the_end(planned: int, is_cut: bool) -> None:
+    """Which may send the next request to another edge at once. Fewer may run than were planned, or be given up."""
     core, keys = ScriptedCore(), Keys(RING)
-    core.stream = at_once
+    core.stream = waits if is_cut else at_once
     async with edge(core, keys) as one, edge(core, keys) as other:
         for _ in range(4):
             running = [each.account("limited").admit("m", 10) for each in (one, other)]
             for each, charge in zip((one, other), running, strict=True):
-                charge.is_joint = True
+                charge.inferences = planned
                 charge.count_tokens = lambda: 10.0
-                await each.link.core.infer_stream(request(charge), pass_on)
+                if is_cut:
+                    with trio.move_on_after(0.01):
+                        await each.link.core.infer_stream(request(charge), pass_on)
+                else:
+                    await each.link.core.infer_stream(request(charge), pass_on)
+                    assert (left(keys.ledger.account("limited"))[Unit.CONCURRENT_REQUESTS] == 2) is (planned == 1)
                 charge.end_inferences()
                 charge.end_inferences()
                 await trio.lowlevel.checkpoint()  # one turn of the loop: what was sent is read
@@ -200,7 +207,7 @@ async def test_what_an_edge_tells_last_is_heard() -> None:
     core.stream = at_once
     async with edge(core, keys) as one:
         charge = one.account("limited").admit("m", 10)
-        charge.is_joint = True
+        charge.inferences = 1
         charge.count_tokens = lambda: 11.0
         await one.link.core.infer_stream(request(charge), pass_on)
         one.link.edge_scope.cancel()
@@ -214,11 +221,38 @@ async def test_a_refused_call_knows_its_limits() -> None:
     async with edge(core, keys) as one:
         keys.ledger.account("limited").admit("m", 995)
         charge = one.account("limited").admit("m", 50)
-        charge.is_joint = True
+        charge.inferences = 1
         with pytest.raises(QuotaExceeded):
             await one.link.core.infer_stream(request(charge), pass_on)
         shown = {limit.unit: round(meter.remaining(charge.account.now())) for limit, meter in charge.held}
         assert shown == left(keys.ledger.account("limited"))
+
+
+async def waits(asked: InferenceRequest, respond: Respond) -> bool:
+    await trio.sleep_forever()
+    raise AssertionError
+
+
+async def test_one_more_than_was_planned_has_a_place() -> None:
+    core, keys = ScriptedCore(), Keys(RING)
+    engine = Counting(counts=False)
+    core.stream = at_once
+    async with edge(core, keys) as one, trio.open_nursery() as nursery:
+        charge = one.account("limited").admit("m", 50)
+        charge.inferences = 1
+        await one.link.core.infer_stream(request(charge), pass_on)
+        for _ in range(2):
+            core.stream, engine.may_end = engine.stream, trio.Event()
+            nursery.start_soon(one.link.core.infer_stream, request(charge), pass_on)
+            await settled()
+            assert left(keys.ledger.account("limited"))[Unit.CONCURRENT_REQUESTS] == 1
+            engine.may_end.set()
+            await settled()
+            assert left(keys.ledger.account("limited"))[Unit.CONCURRENT_REQUESTS] == 2
+        charge.end()
+        await settled()
+        assert left(keys.ledger.account("limited"))[Unit.CONCURRENT_REQUESTS] == 2
+        assert left(keys.ledger.account("limited"))[Unit.REQUESTS] == 8
 
 
 async def at_once(asked: InferenceRequest, respond: Respond) -> bool:
@@ -242,7 +276,7 @@ async def test_a_call_that_never_comes_to_the_core(key: str) -> None:
     core, keys = ScriptedCore(), Keys(RING)
     async with edge(core, keys) as one:
         charge = one.account(key).admit("m", 50)
-        charge.is_joint = True
+        charge.inferences = 1
         charge.count_tokens = lambda: 11.0
         charge.end()
         charge.end()
@@ -266,7 +300,7 @@ async def test_a_call_is_refused_once() -> None:
             nursery.start_soon(call, one.link.core, one.account("limited"), 2, None)
         await settled()
         charge = one.account("limited").admit("m", 50)
-        charge.is_joint = True
+        charge.inferences = 1
         for _ in range(3):
             with pytest.raises(QuotaExceeded) as caught:
                 await one.link.core.infer_stream(request(charge), pass_on)
@@ -341,19 +375,23 @@ async def test_charges_whose_end_is_not_told_are_bounded(monkeypatch: pytest.Mon
     monkeypatch.setattr(charges, "_MOST_JOINT", 3)
     keys, open_ones = Keys(RING), JointCharges()
     account, other = keys.ledger.account("limited"), keys.ledger.account("free")
-    first = [open_ones.of(number, account) for number in (1, 2, 3)]
-    assert open_ones.of(2, account) is first[1]
+    first = [open_ones.of(received(number), account) for number in (1, 2, 3)]
+    assert open_ones.of(received(2), account) is first[1]
     with pytest.raises(BrokenFrame, match="whose end it has not told"):
-        open_ones.of(4, account)
+        open_ones.of(received(4), account)
     with pytest.raises(BrokenFrame, match="and before to 'limited'"):
-        open_ones.of(2, other)
+        open_ones.of(received(2), other)
+
+
+def received(charge: int) -> Received:
+    return Received(1, 0, InferenceRequest("m", []), "", 0.0, charge, 1, None)
 
 
 async def test_what_comes_behind_the_end_takes_no_place() -> None:
     """As a request may that has waited for its places to be known."""
     keys, open_ones = Keys(RING), JointCharges()
     account = keys.ledger.account("limited")
-    first, late = open_ones.of(1, account), open_ones.of(1, account)
+    first, late = open_ones.of(received(1), account), open_ones.of(received(1), account)
     first.admit("m", 8)
     open_ones.end(1, memoryview(encode_text(ChargedText(0.0, None))))
     with pytest.raises(Cancelled):

@@ -79,6 +79,8 @@ class BudgetedCore:
         self._plan = plan
         self._body = body
         self._inferences = inferences
+        if (charge := inferences.requests[0].charge) is not None:
+            charge.inferences = 2 * len(inferences.requests)  # each may go on
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         """As the core's; cancelled, neither inference goes on."""
