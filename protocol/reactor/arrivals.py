@@ -11,6 +11,10 @@ import trio
 
 from protocol.reactor.last_connections import refuse_more
 from protocol.reactor.listening import open_listeners
+from protocol.sync.turns import PacedTurns
+
+# Each has a request that is read in the same turn, mostly, and hundreds may be handed over in one moment.
+_ARRIVALS = PacedTurns("connections that are handed over", 4)
 
 
 class Serve(Protocol):
@@ -115,6 +119,11 @@ class HandedOver:
 
     async def _run_one(self, stream: trio.SocketStream, peer: str | None, is_too_many: bool) -> None:
         try:
+            try:
+                await _ARRIVALS.wait()
+            except trio.Cancelled:
+                await trio.aclose_forcefully(stream)
+                raise
             if self._serve is None:
                 await trio.aclose_forcefully(stream)
             else:

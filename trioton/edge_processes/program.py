@@ -28,7 +28,7 @@ from protocol.reactor.drivers import the_poller
 from protocol.sync.wakeup import Wakeup
 from trioton.allocator import give_back_when_idle, keep_freed_memory
 from trioton.edge_processes.access_lines import LineSender
-from trioton.edge_processes.channel import Channel, ChannelLost
+from trioton.edge_processes.channel import Channel, ChannelFull, ChannelLost
 from trioton.edge_processes.failed_calls import FailureTeller
 from trioton.edge_processes.figures import FigureSource, KeyUseSource, RelayedCalls
 from trioton.edge_processes.linked import Linking, Tracing
@@ -209,9 +209,14 @@ class EdgeProgram:
             await self._has_progress.wait()
 
     async def _open_upstream(self, word: str, client: str) -> trio.SocketStream:
-        """A connection to the core's edge, which may be used before the core knows of it."""
+        """A connection to the core's edge, which may be used before the core knows of it. Raises OSError, or
+        trio.BrokenResourceError where the core does not keep up."""
         own, its = socket.socketpair()
-        self._channel.send(Upstream(word, client), its)
+        try:
+            self._channel.send(Upstream(word, client), its)
+        except ChannelFull:
+            own.close()
+            raise trio.BrokenResourceError("the core takes no more connections now") from None
         return trio.SocketStream(trio.socket.from_stdlib_socket(own))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 
 import trio
 
@@ -56,6 +57,53 @@ async def test_one_that_comes_too_late_is_closed() -> None:
         arrivals.put(ours)
         await closed(theirs)
     assert served.calls == []
+
+
+class Turns(trio.abc.Instrument):
+    """Counts those of the loop."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+async def test_the_loop_turns_while_many_begin() -> None:
+    """They have requests with them, which take their time; others are answered in between."""
+    turns, begun = Turns(), Counter[int]()
+
+    async def serve(stream: trio.SocketStream, *, peer: str | None = None, is_too_many: bool = False) -> None:
+        begun[turns.count] += 1
+        await stream.aclose()
+
+    arrivals = HandedOver(("h", 1))
+    pairs = [socket.socketpair() for _ in range(50)]
+    trio.lowlevel.add_instrument(turns)
+    async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
+        await accepting.start(arrivals.run, serve, connections)
+        for ours, _ in pairs:
+            arrivals.put(ours)
+        for _, theirs in pairs:
+            await closed(theirs)
+        accepting.cancel_scope.cancel()
+    trio.lowlevel.remove_instrument(turns)
+    assert begun.total() == len(pairs)
+    assert max(begun.values()) <= 4
+
+
+async def test_those_that_have_not_begun_are_closed_at_the_end() -> None:
+    arrivals, served = HandedOver(("h", 1)), Served()
+    pairs = [socket.socketpair() for _ in range(50)]
+    async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
+        await accepting.start(arrivals.run, served, connections)
+        for ours, _ in pairs:
+            arrivals.put(ours)
+        connections.cancel_scope.cancel()
+        accepting.cancel_scope.cancel()
+    for _, theirs in pairs:
+        await closed(theirs)
+    assert len(served.calls) < len(pairs)
 
 
 async def test_listening_tells_where() -> None:
