@@ -71,7 +71,7 @@ class LinkCharge(Charge):
 
     def answered(self) -> None:
         """A request of it is answered, or given up."""
-        if not self.is_joint:
+        if not self.inferences:
             self.end()
             return
         self._unanswered -= 1
@@ -108,10 +108,8 @@ class JointCharges:
         return len(self._open)
 
     def of(self, received: Received, account: Account) -> LinkCharge:
-        """That of a request, which may have one of its own. Raises BrokenFrame."""
+        """That of a request that is charged together with others. Raises BrokenFrame."""
         number = received.charge
-        if not number:
-            return LinkCharge(account)
         found = self._open.get(number)
         if found is None:
             if len(self._open) >= _MOST_JOINT:

@@ -221,7 +221,8 @@ class LinkServer:
                 self._refuse(received.number, refusal)
                 return
             assert account is not None
-            received.request.charge = self._charges.of(received, account)
+            is_joint = received.charge != 0
+            received.request.charge = self._charges.of(received, account) if is_joint else LinkCharge(account)
         self._submit(received)
 
     def _submit(self, received: Received, *, is_known: bool = False) -> None:

@@ -76,7 +76,7 @@ class RequestWriter:
             InvalidArgument: it says what cannot be encoded, as an integer of more than 64 bits. Nothing is written.
         """
         charge = request.charge
-        told = charge if isinstance(charge, ToldCharge) and (charge.is_limited or charge.is_joint) else None
+        told = charge if isinstance(charge, ToldCharge) and (charge.is_limited or charge.inferences) else None
         try:
             template = self._template(request)
             tags = b"" if request.origin is None else encode_tags(request.origin.tags(request.id))
