@@ -23,6 +23,8 @@ DESCRIPTORS = PROTO / "descriptors.binpb"
 GENERATED = ROOT / "protocol" / "grpc" / "generated"
 
 PACKAGE_DOCSTRING = '"""Made by `python -m tests.generate` from `protocol/proto/*.proto`; do not edit."""\n'
+_BASE, _IMPORT = "(betterproto2.Message)", "import betterproto2\n"
+_OUR_IMPORT = "from protocol.grpc.plain_message import PlainMessage\n"
 HINT = "Run `make generate` (or `python -m tests.generate`) and commit what it changes."
 
 
@@ -43,6 +45,18 @@ def generate(descriptors: Path, code: Path) -> None:
         *(file.name for file in sorted(PROTO.glob("*.proto"))),
     )
     (code / "__init__.py").write_text(PACKAGE_DOCSTRING)
+    for path in code.rglob("*.py"):
+        path.write_text(_with_our_base(path.read_text()))
+
+
+def _with_our_base(text: str) -> str:
+    """With `PlainMessage` as the base of all messages."""
+    if _BASE not in text:
+        return text
+    head, imported, rest = text.partition(_IMPORT)
+    if not imported:
+        raise GenerationError(f"the plugin's code has messages, but no line {_IMPORT!r}")
+    return f"{head}{imported}\n{_OUR_IMPORT}{rest.replace(_BASE, '(PlainMessage)')}"
 
 
 def _compile(*arguments: str) -> None:

@@ -140,6 +140,7 @@ ROOMS: dict[str, dict[str, str]] = {
         " settings",
     },
     "protocol.grpc": {
+        "plain_message": "",
         "settings": "",
         "status": "",
         "codec": "",
@@ -209,10 +210,9 @@ ROOMS: dict[str, dict[str, str]] = {
         "completion": "sets",
     },
     "backends.engines.metrics": {
-        "families": "",
-        "metric_set": "families",
-        "adapters": "families metric_set",
-        "engine": "adapters families metric_set",
+        "metric_set": "",
+        "adapters": "metric_set",
+        "engine": "adapters metric_set",
         "observed": "",
     },
     "backends.python": {

@@ -9,15 +9,18 @@ import logging
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from actors.console.console import LiveConsole
 from actors.core.server_core import ControlMode, ServerCore
 from actors.jobs.figures import RunnerFigures
 from protocol.failures import CallbackFailures
 from protocol.log.failure_log import FailureLog
-from trioton.edge_processes.messages import FailedCall
 from trioton.log.server_log import PACKAGES
 from trioton.settings import Settings
+
+if TYPE_CHECKING:
+    from trioton.edge_processes.messages import FailedCall
 
 
 def live_console(

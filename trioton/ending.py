@@ -7,12 +7,15 @@ step, during which a server that is not ready goes on answering, is ours.
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 import trio
 
 from actors.core.server_core import ServerCore
-from actors.jobs.jobs import ServerJobs
 from protocol.responses.background import Responses
+
+if TYPE_CHECKING:
+    from actors.jobs.jobs import ServerJobs
 
 logger = logging.getLogger("trioton.server")
 

@@ -37,13 +37,14 @@ from trioton.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class StartedJobs:
-    """What runs of a server's jobs; nothing where they are not asked for, no batches where the store keeps none."""
+    """What runs of a server's jobs; no batches where the store keeps none."""
 
-    jobs: ServerJobs | None = None
+    jobs: ServerJobs
     batches: ServerBatches | None = None
 
 
 async def start_jobs(
+    place: str,
     settings: Settings,
     core: ServerCore,
     keys: KeysFile | None,
@@ -51,15 +52,13 @@ async def start_jobs(
     failures: CallbackFailures,
     nursery: trio.Nursery,
 ) -> StartedJobs:
-    """The jobs, which run in this nursery. To be called when the models are loaded: what was interrupted goes on at
-    once. `services` are those of an edge, with which the lines of batches run.
+    """The jobs that are kept at this place, which run in this nursery. To be called when the models are loaded: what
+    was interrupted goes on at once. `services` are those of an edge, with which the lines of batches run.
 
     Raises:
         UnusableStore, UnusableSecrets: nothing runs.
     """
-    if settings.jobs_store is None:
-        return StartedJobs()
-    store = await trio.to_thread.run_sync(make_store, settings.jobs_store, settings.job_limits())
+    store = await trio.to_thread.run_sync(make_store, place, settings.job_limits())
     account = partial(_account, keys)
     pace = Pace()
     background = BackgroundRequests(core, failures, pace)

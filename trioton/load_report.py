@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from actors.core.server_core import ServerCore
 from actors.metrics.custom import CustomMetrics
-from backends.engines.metrics.families import CACHE_INFO, CACHE_USAGE, WAITING
+from backends.engine_families import CACHE_INFO, CACHE_USAGE, WAITING
 from protocol.load_report import UTILIZATION
 
 # TensorRT-LLM's, which a model of its own makes.

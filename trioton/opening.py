@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import trio
 
 from protocol.reactor.arrivals import Arrivals
-from trioton.edge_processes.edges import OWN_WORDS, EdgeProcesses, EdgeStartError
 from trioton.edges import Edge, edges
 from trioton.quota_service import UnusableQuotaStore, quota_exchange
 from trioton.server_parts import ServerParts
@@ -23,6 +22,7 @@ from trioton.start_checks import StartError
 from trioton.start_files import StartFiles
 
 if TYPE_CHECKING:
+    from trioton.edge_processes.edges import EdgeProcesses
     from trioton.metrics.export import MetricsExport
 
 logger = logging.getLogger("trioton.server")
@@ -79,6 +79,8 @@ class Opening:
         """Nobody is told that the server is ready before it can be reached. Raises StartError."""
         if self._parts.edge_processes is None:
             return
+        from trioton.edge_processes.edges import EdgeStartError
+
         try:
             await self._parts.edge_processes.wait_serving()
         except EdgeStartError as error:
@@ -95,6 +97,8 @@ class Opening:
         parts, processes = self._parts, self._parts.edge_processes
         if processes is None:
             return {}
+        from trioton.edge_processes.edges import OWN_WORDS
+
         found: dict[str, Arrivals] = {}
         for word, address in parts.settings.services().items():
             if word not in OWN_WORDS:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -41,7 +42,6 @@ from protocol.core import (
     TensorMetadata,
 )
 from protocol.errors import Unsupported
-from protocol.jobs.store import UnusableStore
 from protocol.reactor.drivers import the_poller
 from protocol.server_settings import LogControl, LogSettings
 from trioton.console import log_tail
@@ -49,9 +49,6 @@ from trioton.edges import services_of_batches
 from trioton.ending import Ending, ExitTimeoutExpired
 from trioton.flags.fields import UsageError
 from trioton.in_process import Models
-from trioton.job_service import start_jobs
-from trioton.job_webhooks import UnusableSecrets
-from trioton.jobs import Jobs
 from trioton.log.formats import VERBATIM
 from trioton.log.server_log import ServerLog, logging_to
 from trioton.loop_lag import LoopWatchdog
@@ -63,6 +60,9 @@ from trioton.settings import Address, Settings
 from trioton.start_checks import StartError, check_loads, check_repositories, check_vertex_ai
 from trioton.start_files import StartFiles
 from trioton.tables import model_table
+
+if TYPE_CHECKING:
+    from trioton.jobs import Jobs
 
 __all__ = [
     "Address",
@@ -143,6 +143,8 @@ class Server:
         """
         if self._parts.jobs is None:
             raise Unsupported("jobs need a place where they are kept: set jobs_store")
+        from trioton.jobs import Jobs
+
         return Jobs(self._parts.jobs, self.core, ANONYMOUS)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -264,17 +266,23 @@ class Server:
             raise StartError(f"cannot write the access log to '{file}': {error.strerror}; see --access-log") from None
 
     async def _start_jobs(self, background: trio.Nursery) -> None:
+        keeping = self._parts.keeping
+        if self.settings.jobs_store is None:
+            keeping.is_awaited = False
+            return
+        from protocol.jobs.store import UnusableStore  # some megabyte that most servers do not need
+        from trioton.job_service import start_jobs
+        from trioton.job_webhooks import UnusableSecrets
+
         try:
             services = services_of_batches(self._parts.shared())
-            started = await start_jobs(
-                self.settings, self.core, self._parts.keys, services, self._parts.failures, background
-            )
+            place, keys, failures = self.settings.jobs_store, self._parts.keys, self._parts.failures
+            started = await start_jobs(place, self.settings, self.core, keys, services, failures, background)
         except UnusableStore as error:
             raise StartError(f"{error}; see --jobs-store") from None
         except UnusableSecrets as error:
             raise StartError(f"the secrets of webhooks: {error}; see --jobs-webhook-secret-file") from None
         self._parts.jobs = self._ending.jobs = started.jobs
-        keeping = self._parts.keeping
         keeping.jobs, keeping.batches, keeping.is_awaited = started.jobs, started.batches, False
 
     async def _start_serving(self) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 
 from actors.cache.response_cache import ResponseCache
 from actors.core.server_core import ServerCore
 from actors.jobs.figures import RunnerFigures
-from actors.jobs.jobs import ServerJobs
 from actors.metrics.custom import CustomMetrics
 from actors.metrics.exemplars import Exemplars
 from actors.metrics.gen_ai import GenAiMetrics
@@ -38,7 +38,6 @@ from trioton.access_writer import AccessWriter
 from trioton.capturing import capture_of, captured
 from trioton.console import live_console, note_failed
 from trioton.core_settings import core_settings
-from trioton.edge_processes.edges import EdgeProcesses
 from trioton.edges import Shared
 from trioton.gpus import Gpus
 from trioton.load_report import load_report
@@ -48,6 +47,10 @@ from trioton.metrics.custom import is_own_name
 from trioton.metrics.metrics import Metrics
 from trioton.metrics.traced import note_trace
 from trioton.settings import Address, Settings
+
+if TYPE_CHECKING:
+    from actors.jobs.jobs import ServerJobs
+    from trioton.edge_processes.edges import EdgeProcesses
 
 
 class ServerParts:
@@ -165,6 +168,8 @@ class ServerParts:
     def _made_edge_processes(self) -> EdgeProcesses | None:
         if not self.settings.edge_processes:
             return None
+        from trioton.edge_processes.edges import EdgeProcesses  # some megabyte that most servers do not need
+
         return EdgeProcesses(
             self.settings,
             limits=self.limits,

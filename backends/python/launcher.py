@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from backends.affinity import bound_children
 from backends.interface import ModelSource
 from backends.model_log import model_log
 from backends.python.environments.environment import Environment, find_environment
+from backends.python.environments.program import needed_modules
 from backends.python.in_loop.in_loop import InLoopWorker
 from backends.python.settings import Isolation, PythonSettings
 from backends.python.workers.fork_server import ForkServers
@@ -59,10 +60,12 @@ class WorkerLauncher:
             found = source.shared[_KEY] = cls(source, bundled)
         return found
 
-    async def own_process(self, name: str, cores: frozenset[int] = frozenset()) -> WorkerLink:
-        """Launch a worker in a process of its own, whatever the isolation is."""
-        environment = await self._environment()
-        return await self._link(name, lambda control: self._start_process(environment, control, name, cores))
+    async def own_process(
+        self, name: str, cores: frozenset[int] = frozenset(), program: Path | None = None
+    ) -> WorkerLink:
+        """Launch a worker in a process of its own, whatever the isolation is; to serve this program, if any."""
+        environment, imports = await trio.to_thread.run_sync(self._find, program, abandon_on_cancel=True)
+        return await self._link(name, lambda control: self._start_process(environment, control, name, cores, imports))
 
     async def launch(
         self, name: str, kind: InstanceKind, load_head: Mapping[str, object], cores: frozenset[int] = frozenset()
@@ -76,7 +79,7 @@ class WorkerLauncher:
         """
         isolation = self._settings.isolation
         if isolation is Isolation.PROCESS:
-            return await self.own_process(name, cores)
+            return await self.own_process(name, cores, Path(str(load_head["path"])))
         if isolation in (Isolation.IN_PROCESS, Isolation.IN_LOOP):
             return await self._link(name, lambda control: self._start_thread(control, name))
         if isolation is Isolation.FORK:
@@ -111,12 +114,18 @@ class WorkerLauncher:
         return WorkerLink(ours, runner, self._settings, self._log.of_instance(name), name, failures)
 
     async def _start_process(
-        self, environment: Environment, control: socket.socket, name: str, cores: frozenset[int]
+        self,
+        environment: Environment,
+        control: socket.socket,
+        name: str,
+        cores: frozenset[int],
+        imports: Sequence[str],
     ) -> Runner:
         resources = self._source.resources
         if resources is not None and self._settings.has_fork_server:
             fork_servers = resources.find(_FORK_SERVERS, ForkServers)
-            worker = await fork_servers.start(environment, control, cores, self._log.of_instance(name), name)
+            log = self._log.of_instance(name)
+            worker = await fork_servers.start(environment, control, cores, imports, log, name)
             if worker is not None:
                 return worker
         with self._startable(environment), bound_children(cores):
@@ -130,7 +139,7 @@ class WorkerLauncher:
     async def _shared_host(self, load_head: Mapping[str, object]) -> Host:
         if self._host is not None and self._host.is_usable:
             return self._host
-        environment = await self._environment()
+        environment, _ = await trio.to_thread.run_sync(self._find, None, abandon_on_cancel=True)
         with self._startable(environment):
             host = Host(environment, self._log, self._source.name)
         try:
@@ -142,9 +151,11 @@ class WorkerLauncher:
         self._host = host
         return host
 
-    async def _environment(self) -> Environment:
-        # Unpacking may take minutes; left alone, the thread ends by itself.
-        return await trio.to_thread.run_sync(find_environment, self._source, self._bundled, abandon_on_cancel=True)
+    def _find(self, program: Path | None) -> tuple[Environment, Sequence[str]]:
+        """The environment, and modules that the program needs. Unpacking may take minutes; left alone, the thread ends
+        by itself."""
+        imports = () if program is None else needed_modules(program)
+        return find_environment(self._source, self._bundled), imports
 
     @contextmanager
     def _startable(self, environment: Environment) -> Iterator[None]:

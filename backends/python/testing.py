@@ -34,7 +34,9 @@ def in_process_backend(note_failure: NoteFailure) -> type[PythonBackend]:
     class InProcessLauncher(WorkerLauncher):
         _shared: TestedModel | None = None
 
-        async def own_process(self, name: str, cores: frozenset[int] = frozenset()) -> WorkerLink:
+        async def own_process(
+            self, name: str, cores: frozenset[int] = frozenset(), program: Path | None = None
+        ) -> WorkerLink:
             return await self._thread(TestedModel(note_failure), name)
 
         async def launch(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import ssl
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -19,12 +20,14 @@ from protocol.http.exchange import App
 from protocol.http.http1.connection import Http1
 from protocol.http.http1.events import ChangeToHttp2
 from protocol.http.http2.connection import Http2Connection
-from protocol.http.http2.upgraded.connection import UpgradedConnection
 from protocol.http.http2.upgraded.factory import UpgradedConnections
 from protocol.http.settings import LEAVE_SECONDS, ConnectionLimits, OnLimit
 from protocol.limits.request_memory import RequestMemory
 from protocol.reactor.tls_wire import TlsWire
 from protocol.reactor.transport import PlainWire, Wire
+
+if TYPE_CHECKING:
+    from protocol.http.http2.upgraded.connection import UpgradedConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,9 @@ class Connection:
                 await http2.drain()
             await http2.run()
         elif not self._has_ended:
-            upgraded = self._served.upgraded.over(self.wire)
+            upgraded = await self._served.upgraded.over(self.wire)
+            if self._has_ended:  # meanwhile
+                return
             self._protocol = upgraded
             await upgraded.run(change.rest, change.headers, change.settings)
 

@@ -16,7 +16,7 @@ import pytest
 import trio
 import tritonclient.grpc
 
-import trioton.server
+import trioton.job_service
 from actors.core.server_core import ServerCore
 from protocol.errors import Unavailable
 from protocol.messages import InferenceRequest, Tensor
@@ -316,7 +316,7 @@ async def test_the_services_answer_while_models_load(one: Path, tmp_path: Path) 
         server.stop()
 
 
-async def test_it_is_ready_once_jobs_are_taken(one: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_ready_once_jobs_are_taken(one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for readiness may send a job at once; opening the store takes a while."""
     opening, open_now = trio.Event(), trio.Event()
 
@@ -325,8 +325,8 @@ async def test_it_is_ready_once_jobs_are_taken(one: Path, monkeypatch: pytest.Mo
         await open_now.wait()
         return await start_jobs(*args)
 
-    monkeypatch.setattr(trioton.server, "start_jobs", start_later)
-    server = Server(settings(one))
+    monkeypatch.setattr(trioton.job_service, "start_jobs", start_later)
+    server = Server(settings(one, jobs_store=str(tmp_path / "jobs")))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.run)
         await opening.wait()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection
 
-from backends.engines.metrics import families
+from backends import engine_families as families
 from backends.engines.metrics.metric_set import UNSEEN, MetricSet
 from backends.services import CustomMetric
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
+from backends import engine_families as families
 from backends.engines.admission import QUEUED_REQUESTS, QUEUED_TOKENS
-from backends.engines.metrics import families
 from backends.engines.metrics.adapters import AdapterMetrics, OneAdapter
 from backends.engines.metrics.metric_set import MetricSet
 from backends.engines.worker.trioton_engine.engine import FINISHED, EngineInfo, Stats

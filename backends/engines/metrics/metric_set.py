@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from backends.engines.metrics.families import Family, bounds_of
+from backends.engine_families import Family, bounds_of
 from backends.services import CustomMetric, CustomMetricFamily, CustomMetrics
 from protocol.errors import ServerError, Unsupported
 

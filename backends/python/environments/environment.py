@@ -8,11 +8,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from backends.interface import ModelSource
 from backends.parameters import parse_int
-from backends.python.environments.packed_environment import EnvironmentCache, Hold
 from protocol.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from backends.python.environments.packed_environment import EnvironmentCache, Hold
 
 PARAMETER = "EXECUTION_ENV_PATH"
 WORKING_DIRECTORY = "WORKING_DIRECTORY"
@@ -93,6 +96,8 @@ def environment_cache(source: ModelSource) -> EnvironmentCache:
     if not directory:
         caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         directory = str(Path(caches, "trioton", "environments"))
+    from backends.python.environments.packed_environment import EnvironmentCache
+
     return EnvironmentCache(Path(directory).absolute(), limit)
 
 

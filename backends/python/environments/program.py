@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from protocol.errors import InvalidArgument
@@ -59,6 +60,15 @@ def may_complete(path: Path) -> bool:
     if len(text) > _LARGEST_PROGRAM or not text.isascii() or _HIDDEN.search(text) or not _PLAIN_CLASS.search(text):
         return True
     return _MENTION.sub(b"", text).count(CLASS.encode()) != 1
+
+
+def needed_modules(path: Path) -> Sequence[str]:
+    """Modules of Python that its worker needs beside those that any does. Blocks."""
+    try:
+        with path.open("rb") as file:
+            return ("asyncio",) if b"async def" in file.read(_LARGEST_PROGRAM) else ()
+    except OSError:  # whoever runs it says so
+        return ()
 
 
 def _binds(tree: ast.AST, name: str) -> bool:

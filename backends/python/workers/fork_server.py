@@ -94,12 +94,24 @@ class ForkServer:
             raise ForkServerGone from None
 
     async def fork(
-        self, environment: Environment, control: socket.socket, cores: frozenset[int], log: TaggedLog, name: str
+        self,
+        environment: Environment,
+        control: socket.socket,
+        cores: frozenset[int],
+        imports: Sequence[str],
+        log: TaggedLog,
+        name: str,
     ) -> ForkedWorker:
-        """Fork a worker that serves on `control`, on these cores. Raises ForkServerGone."""
+        """Fork a worker that serves on `control`, on these cores, with these modules of Python, which the fork server
+        keeps. Raises ForkServerGone."""
         ours, theirs = os.pipe()
         self.add_user()
-        message = {"do": "fork", "cores": sorted(cores or _own_cores()), "directory": _directory(environment)}
+        message = {
+            "do": "fork",
+            "cores": sorted(cores or _own_cores()),
+            "directory": _directory(environment),
+            "imports": imports,
+        }
         try:
             with trio.CancelScope(shield=True):  # a fork that nobody knows of could not be ended; this one is short
                 with trio.fail_after(_FORK_SECONDS):
@@ -178,7 +190,13 @@ class ForkServers:
             await self._end([key for key in self._idle() if self._by_key[key].idle_since <= latest])
 
     async def start(
-        self, environment: Environment, control: socket.socket, cores: frozenset[int], log: TaggedLog, name: str
+        self,
+        environment: Environment,
+        control: socket.socket,
+        cores: frozenset[int],
+        imports: Sequence[str],
+        log: TaggedLog,
+        name: str,
     ) -> ForkedWorker | None:
         """Fork a worker. None where it is to be started directly instead."""
         key = _key_of(environment)
@@ -189,7 +207,7 @@ class ForkServers:
                     return None
                 with fork_server.in_use():
                     await self._end(self._superfluous())
-                    return await fork_server.fork(environment, control, cores, log, name)
+                    return await fork_server.fork(environment, control, cores, imports, log, name)
         except ForkServerGone:
             logger.warning("%s: the fork server has ended; the worker is started directly", name)
             return None

@@ -7,8 +7,6 @@ latter also as a list of parts), for the infer path, which has a codec of its ow
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 from typing import Any
 
 import betterproto2
@@ -18,10 +16,6 @@ from grpclib.encoding.base import CodecBase
 from protocol.errors import InvalidArgument, PayloadTooLarge
 from protocol.grpc.generated.message_pool import default_message_pool
 from protocol.proto import message_class
-
-# betterproto2 asks it of the first message, where pydantic is installed: the import would hold the event loop.
-with contextlib.suppress(ImportError):
-    importlib.import_module("pydantic.dataclasses")
 
 # No such request says more than a few names; betterproto2 takes some 40 µs for each field, on the event loop.
 MAX_DATACLASS_SIZE = 16384

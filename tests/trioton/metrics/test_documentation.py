@@ -18,7 +18,7 @@ from actors.metrics.gen_ai import GenAiMetrics
 from actors.metrics.latencies import LatencySummaries
 from actors.metrics.statistics import VersionSnapshot, VersionStatistics
 from actors.quotas.store import ExchangeFigures
-from backends.engines.metrics import families
+from backends import engine_families as families
 from protocol.core import ModelStatistics
 from protocol.jobs.states import JobState
 from protocol.jobs.store import StoreFigures

@@ -6,8 +6,7 @@ come as responses, never as exceptions.
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any, AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any, AsyncIterator, Iterator
 
 from .calls import Call, ServerGone
 from .connection import Frame, Head
@@ -21,6 +20,9 @@ from .responses import InferenceResponse, failed_response, parts_of, response_of
 from .session import Session, session
 from .tensors import on_device
 from .trace import InferenceTrace, origin_of
+
+if TYPE_CHECKING:
+    import asyncio
 
 _WHAT = "to call another model"
 _TRANSPORT_FAILED = "An error occurred while performing BLS request."
@@ -50,6 +52,8 @@ def async_execute(request: RequestRecord, decoupled: bool) -> Any:
     here = session()
     if here is not None:
         here.connection.check_may_wait(_WHAT)
+    import asyncio  # the caller has it
+
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Any] = loop.create_future()
     try:
@@ -79,6 +83,8 @@ def async_execute(request: RequestRecord, decoupled: bool) -> Any:
 
 def _news(call: Call) -> asyncio.Future[None]:
     """Done when the call has something to give."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
 

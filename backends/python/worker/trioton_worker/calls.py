@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import threading
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from typing import Callable, Sequence
+from typing import TYPE_CHECKING, Callable, Sequence
 
 from .connection import Buffer, Connection, Frame, Head
 from .frames import ALL, CALL, DEFAULT_CALLS, FORGET, INFER, RETURN, STREAM, TAKEN
 from .packing import Packing
 from .schemas import Schemas
 from .switchboard import Switchboard, Ticket
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class ServerGone(Exception):

@@ -1,14 +1,16 @@
-"""The asyncio event loop of models with `async def execute`."""
+"""The asyncio event loop of models with `async def execute`, for which alone a worker imports asyncio."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from concurrent.futures import Future
-from typing import Any, Coroutine
+from typing import TYPE_CHECKING, Any, Coroutine
 
 from .process_exit import print_error
 from .switchboard import Switchboard
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Future
 
 
 class BackgroundLoop:
@@ -20,8 +22,14 @@ class BackgroundLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
 
+    def prepare(self) -> None:
+        """Import now what the first coroutine would wait for: tens of milliseconds."""
+        import asyncio  # noqa: F401
+
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
         """Begin to run it; the future is done when it has ended."""
+        import asyncio
+
         with self._lock:
             if self._loop is None:
                 self._loop = self._switchboard.own_loop = asyncio.new_event_loop()
@@ -35,6 +43,8 @@ class BackgroundLoop:
                 self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        import asyncio
+
         while not self._has_run(loop):
             pass
         tasks = asyncio.all_tasks(loop)

@@ -2,15 +2,18 @@
 
 Flow: server → [fork server] → a fork, in which `serve` runs as in a worker that was started directly. On the socket:
 
-    {"do": "fork", "directory", "cores"}, socket, pipe   serve on the socket, print to the pipe → {"pid"}, its pidfd
-    {"do": "reap", "pid"}                                that process has ended; wait for it
+    {"do": "fork", "directory", "cores", "imports"}, socket, pipe
+                            serve on the socket, print to the pipe → {"pid"}, its pidfd
+    {"do": "reap", "pid"}   that process has ended; wait for it
 
-The first message to the server is {}: it is ready. No model's code runs in it, and it has one thread.
+The first message to the server is {}: it is ready. No model's code runs in it, and it has one thread. `imports` are
+modules of Python that the worker will need, and most do not.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
 import socket
@@ -32,8 +35,7 @@ def main(control_fd: int) -> None:
     die_with_parent()
     _call("fork-server")
     control = socket.socket(fileno=control_fd)
-    gc.collect()
-    gc.freeze()  # collections in the forks must not touch, and by that copy, what is shared
+    _freeze()
     control.send(b"{}")
     while True:
         message, descriptors = receive(control)
@@ -42,6 +44,8 @@ def main(control_fd: int) -> None:
         if message["do"] == "reap":
             os.waitpid(message["pid"], 0)
             continue
+        for name in message["imports"]:
+            _import(name)
         pid = os.fork()
         if not pid:
             _work(control, message, *descriptors)
@@ -49,6 +53,20 @@ def main(control_fd: int) -> None:
         for descriptor in descriptors:
             os.close(descriptor)
         answer_forked(control, pid)
+
+
+def _import(name: str) -> None:
+    """For this fork and those that come."""
+    if name not in sys.modules:
+        with suppress(ImportError):  # the worker says so
+            importlib.import_module(name)
+            _freeze()
+
+
+def _freeze() -> None:
+    """Collections in the forks must not touch, and by that copy, what is shared."""
+    gc.collect()
+    gc.freeze()
 
 
 def _work(control: socket.socket, message: Any, worker_fd: int, output_fd: int) -> None:

@@ -19,7 +19,6 @@ from .batch import (
     received_requests,
 )
 from .connection import Frame, Head
-from .debugger import offer_breakpoints, wait_for_debugpy
 from .errors import TritonModelException, describe, format_traceback
 from .event_loop import BackgroundLoop
 from .frames import CHECK, CHECKED, COROUTINE
@@ -62,7 +61,9 @@ class Instance:
         self._session.logs_verbose = head["logs_verbose"]
         self._session.calls.limit = head["calls"]
         self._session.byte_limit = head["byte_limit"]
-        if self._session.owns_process:
+        if self._session.owns_process and head["debugger"]:
+            from .debugger import offer_breakpoints, wait_for_debugpy  # brings pdb, which others do not need
+
             offer_breakpoints(head["debugger"])
             wait_for_debugpy(head["debugger"])
         self._session.place(head)
@@ -75,6 +76,8 @@ class Instance:
         if has_check:
             self._session.switchboard.want_checks()
         self._is_async = _is_async(self._model)
+        if self._is_async:
+            self._loop.prepare()
         return {"is_async": self._is_async, "has_is_ready": has_check}
 
     def finalize(self, head: Head) -> Head:

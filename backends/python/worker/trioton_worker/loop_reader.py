@@ -6,10 +6,10 @@ reads whenever something has come and no thread reads already. When nothing has 
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Callable
 
 if TYPE_CHECKING:
+    import asyncio
     from typing import Protocol
 
     class SharedSocket(Protocol):
@@ -49,6 +49,8 @@ class LoopReader:
 
     def tell(self, callback: Callable[[], None]) -> None:
         """It has come: have the callback called in the loop. From any thread."""
+        import asyncio
+
         try:
             is_here = asyncio.get_running_loop() is self.loop
         except RuntimeError:

@@ -14,7 +14,6 @@ from typing import Any
 
 from .batch import BadResult
 from .connection import Connection, Frame, Head
-from .debugger import offer_breakpoints
 from .errors import describe, format_traceback
 from .frames import COMPLETE, DONE, EXECUTE, FAILED, FINALIZE, INITIALIZE
 from .instance import Instance
@@ -60,7 +59,9 @@ def _serve(session: Session, maker: Maker) -> None:
         return
     if frame.kind == COMPLETE:
         session.place(frame.head)
-        if session.owns_process:
+        if session.owns_process and frame.head["debugger"]:
+            from .debugger import offer_breakpoints  # brings pdb, which others do not need
+
             offer_breakpoints(frame.head["debugger"])
         _answer(session, partial(complete_config, maker), frame.head)
         return

@@ -9,15 +9,17 @@ coroutines and for `is_ready`, a thread stands in.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import Callable
+from typing import TYPE_CHECKING, Callable
 
 from .connection import Connection, Frame
 from .frames import COMPLETE, EXECUTE, FINALIZE, INITIALIZE
 from .loop_reader import LoopReader
+
+if TYPE_CHECKING:
+    import asyncio
 
 _COMMANDS = frozenset({INITIALIZE, COMPLETE, EXECUTE, FINALIZE})
 # A model may block the loop that reads. After so long the main thread reads in its place.

@@ -126,6 +126,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import betterproto2
+
+from protocol.grpc.plain_message import PlainMessage
 import grpclib
 from betterproto2 import grpclib as betterproto2_grpclib
 
@@ -305,7 +307,7 @@ class ModelSequenceBatchingControlKind(betterproto2.Enum):
 
 
 @dataclass(eq=False, repr=False)
-class BatchInput(betterproto2.Message):
+class BatchInput(PlainMessage):
     """
     A tensor that the server makes for each batch, to describe what was batched.
     """
@@ -323,7 +325,7 @@ default_message_pool.register_message("inference", "BatchInput", BatchInput)
 
 
 @dataclass(eq=False, repr=False)
-class BatchOutput(betterproto2.Message):
+class BatchOutput(PlainMessage):
     """
     How an output of a batch is split between the requests of that batch.
     """
@@ -339,7 +341,7 @@ default_message_pool.register_message("inference", "BatchOutput", BatchOutput)
 
 
 @dataclass(eq=False, repr=False)
-class CudaSharedMemoryRegisterRequest(betterproto2.Message):
+class CudaSharedMemoryRegisterRequest(PlainMessage):
     """
     Request of CudaSharedMemoryRegister; the handle is a CUDA IPC handle.
     """
@@ -357,7 +359,7 @@ default_message_pool.register_message("inference", "CudaSharedMemoryRegisterRequ
 
 
 @dataclass(eq=False, repr=False)
-class CudaSharedMemoryRegisterResponse(betterproto2.Message):
+class CudaSharedMemoryRegisterResponse(PlainMessage):
     """
     Response of CudaSharedMemoryRegister.
     """
@@ -369,7 +371,7 @@ default_message_pool.register_message("inference", "CudaSharedMemoryRegisterResp
 
 
 @dataclass(eq=False, repr=False)
-class CudaSharedMemoryStatusRequest(betterproto2.Message):
+class CudaSharedMemoryStatusRequest(PlainMessage):
     """
     Request of CudaSharedMemoryStatus; an empty name is all regions.
     """
@@ -381,7 +383,7 @@ default_message_pool.register_message("inference", "CudaSharedMemoryStatusReques
 
 
 @dataclass(eq=False, repr=False)
-class CudaSharedMemoryStatusResponse(betterproto2.Message):
+class CudaSharedMemoryStatusResponse(PlainMessage):
     """
     Response of CudaSharedMemoryStatus.
     """
@@ -395,7 +397,7 @@ default_message_pool.register_message("inference", "CudaSharedMemoryStatusRespon
 
 
 @dataclass(eq=False, repr=False)
-class CudaSharedMemoryStatusResponseRegionStatus(betterproto2.Message):
+class CudaSharedMemoryStatusResponseRegionStatus(PlainMessage):
     """
     One region.
     """
@@ -413,7 +415,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class CudaSharedMemoryUnregisterRequest(betterproto2.Message):
+class CudaSharedMemoryUnregisterRequest(PlainMessage):
     """
     Request of CudaSharedMemoryUnregister; an empty name is all regions.
     """
@@ -427,7 +429,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class CudaSharedMemoryUnregisterResponse(betterproto2.Message):
+class CudaSharedMemoryUnregisterResponse(PlainMessage):
     """
     Response of CudaSharedMemoryUnregister.
     """
@@ -441,7 +443,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class InferBatchStatistics(betterproto2.Message):
+class InferBatchStatistics(PlainMessage):
     """
     Where the time of executions with one batch size went.
     """
@@ -459,7 +461,7 @@ default_message_pool.register_message("inference", "InferBatchStatistics", Infer
 
 
 @dataclass(eq=False, repr=False)
-class InferParameter(betterproto2.Message):
+class InferParameter(PlainMessage):
     """
     A value of a request, response or tensor parameter.
 
@@ -488,7 +490,7 @@ default_message_pool.register_message("inference", "InferParameter", InferParame
 
 
 @dataclass(eq=False, repr=False)
-class InferResponseStatistics(betterproto2.Message):
+class InferResponseStatistics(PlainMessage):
     """
     Where the time of a decoupled model's responses went.
     """
@@ -510,7 +512,7 @@ default_message_pool.register_message("inference", "InferResponseStatistics", In
 
 
 @dataclass(eq=False, repr=False)
-class InferStatistics(betterproto2.Message):
+class InferStatistics(PlainMessage):
     """
     Where the time of a model's requests went.
     """
@@ -536,7 +538,7 @@ default_message_pool.register_message("inference", "InferStatistics", InferStati
 
 
 @dataclass(eq=False, repr=False)
-class InferTensorContents(betterproto2.Message):
+class InferTensorContents(PlainMessage):
     """
     A tensor's elements, row-major, in the field for its datatype. FP16 and BF16 have none and travel raw.
     """
@@ -586,7 +588,7 @@ default_message_pool.register_message("inference", "InferTensorContents", InferT
 
 
 @dataclass(eq=False, repr=False)
-class LogSettingsRequest(betterproto2.Message):
+class LogSettingsRequest(PlainMessage):
     """
     Request of LogSettings.
     """
@@ -600,7 +602,7 @@ default_message_pool.register_message("inference", "LogSettingsRequest", LogSett
 
 
 @dataclass(eq=False, repr=False)
-class LogSettingsRequestSettingValue(betterproto2.Message):
+class LogSettingsRequestSettingValue(PlainMessage):
     """
     The value of one setting.
 
@@ -623,7 +625,7 @@ default_message_pool.register_message("inference", "LogSettingsRequest.SettingVa
 
 
 @dataclass(eq=False, repr=False)
-class LogSettingsResponse(betterproto2.Message):
+class LogSettingsResponse(PlainMessage):
     """
     Response of LogSettings: all settings as they are now.
     """
@@ -637,7 +639,7 @@ default_message_pool.register_message("inference", "LogSettingsResponse", LogSet
 
 
 @dataclass(eq=False, repr=False)
-class LogSettingsResponseSettingValue(betterproto2.Message):
+class LogSettingsResponseSettingValue(PlainMessage):
     """
     The value of one setting.
 
@@ -660,7 +662,7 @@ default_message_pool.register_message("inference", "LogSettingsResponse.SettingV
 
 
 @dataclass(eq=False, repr=False)
-class MemoryUsage(betterproto2.Message):
+class MemoryUsage(PlainMessage):
     """
     Memory that a model holds on one device.
     """
@@ -676,7 +678,7 @@ default_message_pool.register_message("inference", "MemoryUsage", MemoryUsage)
 
 
 @dataclass(eq=False, repr=False)
-class ModelConfig(betterproto2.Message):
+class ModelConfig(PlainMessage):
     """
     A whole model configuration.
 
@@ -764,7 +766,7 @@ default_message_pool.register_message("inference", "ModelConfig", ModelConfig)
 
 
 @dataclass(eq=False, repr=False)
-class ModelConfigRequest(betterproto2.Message):
+class ModelConfigRequest(PlainMessage):
     """
     Request of ModelConfig; an empty version is the latest.
     """
@@ -778,7 +780,7 @@ default_message_pool.register_message("inference", "ModelConfigRequest", ModelCo
 
 
 @dataclass(eq=False, repr=False)
-class ModelConfigResponse(betterproto2.Message):
+class ModelConfigResponse(PlainMessage):
     """
     Response of ModelConfig.
     """
@@ -790,7 +792,7 @@ default_message_pool.register_message("inference", "ModelConfigResponse", ModelC
 
 
 @dataclass(eq=False, repr=False)
-class ModelDynamicBatching(betterproto2.Message):
+class ModelDynamicBatching(PlainMessage):
     """
     The dynamic batcher: requests are joined into batches.
     """
@@ -822,7 +824,7 @@ default_message_pool.register_message("inference", "ModelDynamicBatching", Model
 
 
 @dataclass(eq=False, repr=False)
-class ModelEnsembling(betterproto2.Message):
+class ModelEnsembling(PlainMessage):
     """
     An ensemble: a graph of models whose tensors feed one another.
     """
@@ -839,7 +841,7 @@ default_message_pool.register_message("inference", "ModelEnsembling", ModelEnsem
 
 
 @dataclass(eq=False, repr=False)
-class ModelEnsemblingStep(betterproto2.Message):
+class ModelEnsemblingStep(PlainMessage):
     """
     One model of the graph.
     """
@@ -872,7 +874,7 @@ default_message_pool.register_message("inference", "ModelEnsembling.Step", Model
 
 
 @dataclass(eq=False, repr=False)
-class ModelInferRequest(betterproto2.Message):
+class ModelInferRequest(PlainMessage):
     """
     Request of ModelInfer and of ModelStreamInfer.
     """
@@ -912,7 +914,7 @@ default_message_pool.register_message("inference", "ModelInferRequest", ModelInf
 
 
 @dataclass(eq=False, repr=False)
-class ModelInferRequestInferInputTensor(betterproto2.Message):
+class ModelInferRequestInferInputTensor(PlainMessage):
     """
     One input; its data is in `contents`, in the next entry of `raw_input_contents`, or in shared memory.
     """
@@ -936,7 +938,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class ModelInferRequestInferRequestedOutputTensor(betterproto2.Message):
+class ModelInferRequestInferRequestedOutputTensor(PlainMessage):
     """
     One output that the client wants.
     """
@@ -954,7 +956,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class ModelInferResponse(betterproto2.Message):
+class ModelInferResponse(PlainMessage):
     """
     Response of ModelInfer.
     """
@@ -980,7 +982,7 @@ default_message_pool.register_message("inference", "ModelInferResponse", ModelIn
 
 
 @dataclass(eq=False, repr=False)
-class ModelInferResponseInferOutputTensor(betterproto2.Message):
+class ModelInferResponseInferOutputTensor(PlainMessage):
     """
     One output; its data is in the same entry of `raw_output_contents`.
     """
@@ -1004,7 +1006,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class ModelInput(betterproto2.Message):
+class ModelInput(PlainMessage):
     """
     One input tensor, without its batch dimension.
     """
@@ -1043,7 +1045,7 @@ default_message_pool.register_message("inference", "ModelInput", ModelInput)
 
 
 @dataclass(eq=False, repr=False)
-class ModelInstanceGroup(betterproto2.Message):
+class ModelInstanceGroup(PlainMessage):
     """
     A number of equal instances of the model on one kind of device.
     """
@@ -1087,7 +1089,7 @@ default_message_pool.register_message("inference", "ModelInstanceGroup", ModelIn
 
 
 @dataclass(eq=False, repr=False)
-class ModelInstanceGroupSecondaryDevice(betterproto2.Message):
+class ModelInstanceGroupSecondaryDevice(PlainMessage):
     """
     An accelerator that an instance uses beside its own device.
     """
@@ -1105,7 +1107,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class ModelMetadataRequest(betterproto2.Message):
+class ModelMetadataRequest(PlainMessage):
     """
     Request of ModelMetadata; an empty version is the latest.
     """
@@ -1119,7 +1121,7 @@ default_message_pool.register_message("inference", "ModelMetadataRequest", Model
 
 
 @dataclass(eq=False, repr=False)
-class ModelMetadataResponse(betterproto2.Message):
+class ModelMetadataResponse(PlainMessage):
     """
     Response of ModelMetadata.
     """
@@ -1143,7 +1145,7 @@ default_message_pool.register_message("inference", "ModelMetadataResponse", Mode
 
 
 @dataclass(eq=False, repr=False)
-class ModelMetadataResponseTensorMetadata(betterproto2.Message):
+class ModelMetadataResponseTensorMetadata(PlainMessage):
     """
     One input or output.
     """
@@ -1164,7 +1166,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class ModelMetrics(betterproto2.Message):
+class ModelMetrics(PlainMessage):
     """
     Changes to the metrics of this model.
     """
@@ -1176,7 +1178,7 @@ default_message_pool.register_message("inference", "ModelMetrics", ModelMetrics)
 
 
 @dataclass(eq=False, repr=False)
-class ModelMetricsMetricControl(betterproto2.Message):
+class ModelMetricsMetricControl(PlainMessage):
     """
     A change to one metric.
 
@@ -1197,7 +1199,7 @@ default_message_pool.register_message("inference", "ModelMetrics.MetricControl",
 
 
 @dataclass(eq=False, repr=False)
-class ModelMetricsMetricControlHistogramOptions(betterproto2.Message):
+class ModelMetricsMetricControlHistogramOptions(PlainMessage):
     """
     Bucket boundaries of a histogram.
     """
@@ -1211,7 +1213,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class ModelMetricsMetricControlMetricIdentifier(betterproto2.Message):
+class ModelMetricsMetricControlMetricIdentifier(PlainMessage):
     """
     Names the metric.
     """
@@ -1225,7 +1227,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class ModelOperations(betterproto2.Message):
+class ModelOperations(PlainMessage):
     """
     Libraries of custom operations that a framework loads first.
     """
@@ -1237,7 +1239,7 @@ default_message_pool.register_message("inference", "ModelOperations", ModelOpera
 
 
 @dataclass(eq=False, repr=False)
-class ModelOptimizationPolicy(betterproto2.Message):
+class ModelOptimizationPolicy(PlainMessage):
     """
     How a framework may optimize the model, and how data moves to it.
     """
@@ -1274,7 +1276,7 @@ default_message_pool.register_message("inference", "ModelOptimizationPolicy", Mo
 
 
 @dataclass(eq=False, repr=False)
-class ModelOptimizationPolicyCuda(betterproto2.Message):
+class ModelOptimizationPolicyCuda(PlainMessage):
     """
     CUDA graphs and streams.
     """
@@ -1294,7 +1296,7 @@ default_message_pool.register_message("inference", "ModelOptimizationPolicy.Cuda
 
 
 @dataclass(eq=False, repr=False)
-class ModelOptimizationPolicyCudaGraphSpec(betterproto2.Message):
+class ModelOptimizationPolicyCudaGraphSpec(PlainMessage):
     """
     A captured graph for one set of shapes.
     """
@@ -1316,7 +1318,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class ModelOptimizationPolicyCudaGraphSpecLowerBound(betterproto2.Message):
+class ModelOptimizationPolicyCudaGraphSpecLowerBound(PlainMessage):
     """
     The smallest shapes for which the graph may run.
     """
@@ -1334,7 +1336,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class ModelOptimizationPolicyCudaGraphSpecShape(betterproto2.Message):
+class ModelOptimizationPolicyCudaGraphSpecShape(PlainMessage):
     """
     Dimensions of one input.
     """
@@ -1348,7 +1350,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class ModelOptimizationPolicyExecutionAccelerators(betterproto2.Message):
+class ModelOptimizationPolicyExecutionAccelerators(PlainMessage):
     """
     Execution accelerators in the order in which they are tried.
     """
@@ -1368,7 +1370,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class ModelOptimizationPolicyExecutionAcceleratorsAccelerator(betterproto2.Message):
+class ModelOptimizationPolicyExecutionAcceleratorsAccelerator(PlainMessage):
     """
     One accelerator (`tensorrt`, `cuda`, `openvino`, ...) and its options.
     """
@@ -1388,7 +1390,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class ModelOptimizationPolicyGraph(betterproto2.Message):
+class ModelOptimizationPolicyGraph(PlainMessage):
     """
     Generic graph optimization: -1 off, 0 the framework's default, 1 and more on.
     """
@@ -1400,7 +1402,7 @@ default_message_pool.register_message("inference", "ModelOptimizationPolicy.Grap
 
 
 @dataclass(eq=False, repr=False)
-class ModelOptimizationPolicyPinnedMemoryBuffer(betterproto2.Message):
+class ModelOptimizationPolicyPinnedMemoryBuffer(PlainMessage):
     """
     Whether page-locked memory is used between host and device.
     """
@@ -1414,7 +1416,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class ModelOutput(betterproto2.Message):
+class ModelOutput(PlainMessage):
     """
     One output tensor, without its batch dimension.
     """
@@ -1444,7 +1446,7 @@ default_message_pool.register_message("inference", "ModelOutput", ModelOutput)
 
 
 @dataclass(eq=False, repr=False)
-class ModelParameter(betterproto2.Message):
+class ModelParameter(PlainMessage):
     """
     A free-form value for the backend.
     """
@@ -1456,7 +1458,7 @@ default_message_pool.register_message("inference", "ModelParameter", ModelParame
 
 
 @dataclass(eq=False, repr=False)
-class ModelQueuePolicy(betterproto2.Message):
+class ModelQueuePolicy(PlainMessage):
     """
     Limits of one queue of requests.
     """
@@ -1485,7 +1487,7 @@ default_message_pool.register_message("inference", "ModelQueuePolicy", ModelQueu
 
 
 @dataclass(eq=False, repr=False)
-class ModelRateLimiter(betterproto2.Message):
+class ModelRateLimiter(PlainMessage):
     """
     What an instance must hold while it executes, and its weight among the others.
     """
@@ -1502,7 +1504,7 @@ default_message_pool.register_message("inference", "ModelRateLimiter", ModelRate
 
 
 @dataclass(eq=False, repr=False)
-class ModelRateLimiterResource(betterproto2.Message):
+class ModelRateLimiterResource(PlainMessage):
     """
     A named resource and how much of it one execution takes.
     """
@@ -1521,7 +1523,7 @@ default_message_pool.register_message("inference", "ModelRateLimiter.Resource", 
 
 
 @dataclass(eq=False, repr=False)
-class ModelReadyRequest(betterproto2.Message):
+class ModelReadyRequest(PlainMessage):
     """
     Request of ModelReady; an empty version is the latest.
     """
@@ -1535,7 +1537,7 @@ default_message_pool.register_message("inference", "ModelReadyRequest", ModelRea
 
 
 @dataclass(eq=False, repr=False)
-class ModelReadyResponse(betterproto2.Message):
+class ModelReadyResponse(PlainMessage):
     """
     Response of ModelReady.
     """
@@ -1547,7 +1549,7 @@ default_message_pool.register_message("inference", "ModelReadyResponse", ModelRe
 
 
 @dataclass(eq=False, repr=False)
-class ModelRepositoryAgents(betterproto2.Message):
+class ModelRepositoryAgents(PlainMessage):
     """
     Programs that may change a model's files before it loads.
     """
@@ -1559,7 +1561,7 @@ default_message_pool.register_message("inference", "ModelRepositoryAgents", Mode
 
 
 @dataclass(eq=False, repr=False)
-class ModelRepositoryAgentsAgent(betterproto2.Message):
+class ModelRepositoryAgentsAgent(PlainMessage):
     """
     One agent and its options.
     """
@@ -1575,7 +1577,7 @@ default_message_pool.register_message("inference", "ModelRepositoryAgents.Agent"
 
 
 @dataclass(eq=False, repr=False)
-class ModelRepositoryParameter(betterproto2.Message):
+class ModelRepositoryParameter(PlainMessage):
     """
     A value of a parameter of load or unload.
 
@@ -1600,7 +1602,7 @@ default_message_pool.register_message("inference", "ModelRepositoryParameter", M
 
 
 @dataclass(eq=False, repr=False)
-class ModelResponseCache(betterproto2.Message):
+class ModelResponseCache(PlainMessage):
     """
     Whether responses may come from the response cache.
     """
@@ -1612,7 +1614,7 @@ default_message_pool.register_message("inference", "ModelResponseCache", ModelRe
 
 
 @dataclass(eq=False, repr=False)
-class ModelSequenceBatching(betterproto2.Message):
+class ModelSequenceBatching(PlainMessage):
     """
     The sequence batcher: all requests of one sequence go to one instance.
 
@@ -1646,7 +1648,7 @@ default_message_pool.register_message("inference", "ModelSequenceBatching", Mode
 
 
 @dataclass(eq=False, repr=False)
-class ModelSequenceBatchingControl(betterproto2.Message):
+class ModelSequenceBatchingControl(PlainMessage):
     """
     A value that tells the model where in a sequence it is.
     """
@@ -1674,7 +1676,7 @@ default_message_pool.register_message("inference", "ModelSequenceBatching.Contro
 
 
 @dataclass(eq=False, repr=False)
-class ModelSequenceBatchingControlInput(betterproto2.Message):
+class ModelSequenceBatchingControlInput(PlainMessage):
     """
     An input tensor that carries control values.
     """
@@ -1690,7 +1692,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class ModelSequenceBatchingInitialState(betterproto2.Message):
+class ModelSequenceBatchingInitialState(PlainMessage):
     """
     The state of a sequence before its first request.
 
@@ -1718,7 +1720,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class ModelSequenceBatchingState(betterproto2.Message):
+class ModelSequenceBatchingState(PlainMessage):
     """
     A tensor that one request of a sequence leaves for the next.
     """
@@ -1744,7 +1746,7 @@ default_message_pool.register_message("inference", "ModelSequenceBatching.State"
 
 
 @dataclass(eq=False, repr=False)
-class ModelSequenceBatchingStrategyDirect(betterproto2.Message):
+class ModelSequenceBatchingStrategyDirect(PlainMessage):
     """
     Each sequence keeps one slot of a batch.
     """
@@ -1760,7 +1762,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class ModelSequenceBatchingStrategyOldest(betterproto2.Message):
+class ModelSequenceBatchingStrategyOldest(PlainMessage):
     """
     The oldest requests of all sequences form a batch.
     """
@@ -1780,7 +1782,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class ModelStatistics(betterproto2.Message):
+class ModelStatistics(PlainMessage):
     """
     Statistics of one model version.
     """
@@ -1816,7 +1818,7 @@ default_message_pool.register_message("inference", "ModelStatistics", ModelStati
 
 
 @dataclass(eq=False, repr=False)
-class ModelStatisticsRequest(betterproto2.Message):
+class ModelStatisticsRequest(PlainMessage):
     """
     Request of ModelStatistics; an empty name is all models.
     """
@@ -1830,7 +1832,7 @@ default_message_pool.register_message("inference", "ModelStatisticsRequest", Mod
 
 
 @dataclass(eq=False, repr=False)
-class ModelStatisticsResponse(betterproto2.Message):
+class ModelStatisticsResponse(PlainMessage):
     """
     Response of ModelStatistics.
     """
@@ -1842,7 +1844,7 @@ default_message_pool.register_message("inference", "ModelStatisticsResponse", Mo
 
 
 @dataclass(eq=False, repr=False)
-class ModelStreamInferResponse(betterproto2.Message):
+class ModelStreamInferResponse(PlainMessage):
     """
     One response of ModelStreamInfer: an error, or a response.
     """
@@ -1859,7 +1861,7 @@ default_message_pool.register_message("inference", "ModelStreamInferResponse", M
 
 
 @dataclass(eq=False, repr=False)
-class ModelTensorReshape(betterproto2.Message):
+class ModelTensorReshape(PlainMessage):
     """
     The shape that the backend sees instead of the request's.
     """
@@ -1871,7 +1873,7 @@ default_message_pool.register_message("inference", "ModelTensorReshape", ModelTe
 
 
 @dataclass(eq=False, repr=False)
-class ModelTransactionPolicy(betterproto2.Message):
+class ModelTransactionPolicy(PlainMessage):
     """
     How requests and responses relate.
     """
@@ -1886,7 +1888,7 @@ default_message_pool.register_message("inference", "ModelTransactionPolicy", Mod
 
 
 @dataclass(eq=False, repr=False)
-class ModelVersionPolicy(betterproto2.Message):
+class ModelVersionPolicy(PlainMessage):
     """
     Which version directories are served.
 
@@ -1911,7 +1913,7 @@ default_message_pool.register_message("inference", "ModelVersionPolicy", ModelVe
 
 
 @dataclass(eq=False, repr=False)
-class ModelVersionPolicyAll(betterproto2.Message):
+class ModelVersionPolicyAll(PlainMessage):
     """
     Every version.
     """
@@ -1923,7 +1925,7 @@ default_message_pool.register_message("inference", "ModelVersionPolicy.All", Mod
 
 
 @dataclass(eq=False, repr=False)
-class ModelVersionPolicyLatest(betterproto2.Message):
+class ModelVersionPolicyLatest(PlainMessage):
     """
     The highest `num_versions` versions.
     """
@@ -1935,7 +1937,7 @@ default_message_pool.register_message("inference", "ModelVersionPolicy.Latest", 
 
 
 @dataclass(eq=False, repr=False)
-class ModelVersionPolicySpecific(betterproto2.Message):
+class ModelVersionPolicySpecific(PlainMessage):
     """
     The listed versions that exist.
     """
@@ -1947,7 +1949,7 @@ default_message_pool.register_message("inference", "ModelVersionPolicy.Specific"
 
 
 @dataclass(eq=False, repr=False)
-class ModelWarmup(betterproto2.Message):
+class ModelWarmup(PlainMessage):
     """
     A request that every instance answers before the model is ready.
     """
@@ -1973,7 +1975,7 @@ default_message_pool.register_message("inference", "ModelWarmup", ModelWarmup)
 
 
 @dataclass(eq=False, repr=False)
-class ModelWarmupInput(betterproto2.Message):
+class ModelWarmupInput(PlainMessage):
     """
     One input of the request, without its batch dimension.
 
@@ -2001,7 +2003,7 @@ default_message_pool.register_message("inference", "ModelWarmup.Input", ModelWar
 
 
 @dataclass(eq=False, repr=False)
-class RepositoryIndexRequest(betterproto2.Message):
+class RepositoryIndexRequest(PlainMessage):
     """
     Request of RepositoryIndex.
     """
@@ -2018,7 +2020,7 @@ default_message_pool.register_message("inference", "RepositoryIndexRequest", Rep
 
 
 @dataclass(eq=False, repr=False)
-class RepositoryIndexResponse(betterproto2.Message):
+class RepositoryIndexResponse(PlainMessage):
     """
     Response of RepositoryIndex.
     """
@@ -2030,7 +2032,7 @@ default_message_pool.register_message("inference", "RepositoryIndexResponse", Re
 
 
 @dataclass(eq=False, repr=False)
-class RepositoryIndexResponseModelIndex(betterproto2.Message):
+class RepositoryIndexResponseModelIndex(PlainMessage):
     """
     One model version; empty strings stand for what is not known.
     """
@@ -2050,7 +2052,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class RepositoryModelLoadRequest(betterproto2.Message):
+class RepositoryModelLoadRequest(PlainMessage):
     """
     Request of RepositoryModelLoad. Parameters: `config`, and `file:<version>/<name>`.
     """
@@ -2068,7 +2070,7 @@ default_message_pool.register_message("inference", "RepositoryModelLoadRequest",
 
 
 @dataclass(eq=False, repr=False)
-class RepositoryModelLoadResponse(betterproto2.Message):
+class RepositoryModelLoadResponse(PlainMessage):
     """
     Response of RepositoryModelLoad.
     """
@@ -2080,7 +2082,7 @@ default_message_pool.register_message("inference", "RepositoryModelLoadResponse"
 
 
 @dataclass(eq=False, repr=False)
-class RepositoryModelUnloadRequest(betterproto2.Message):
+class RepositoryModelUnloadRequest(PlainMessage):
     """
     Request of RepositoryModelUnload. Parameter: `unload_dependents`.
     """
@@ -2098,7 +2100,7 @@ default_message_pool.register_message("inference", "RepositoryModelUnloadRequest
 
 
 @dataclass(eq=False, repr=False)
-class RepositoryModelUnloadResponse(betterproto2.Message):
+class RepositoryModelUnloadResponse(PlainMessage):
     """
     Response of RepositoryModelUnload.
     """
@@ -2110,7 +2112,7 @@ default_message_pool.register_message("inference", "RepositoryModelUnloadRespons
 
 
 @dataclass(eq=False, repr=False)
-class ServerLiveRequest(betterproto2.Message):
+class ServerLiveRequest(PlainMessage):
     """
     Request of ServerLive.
     """
@@ -2122,7 +2124,7 @@ default_message_pool.register_message("inference", "ServerLiveRequest", ServerLi
 
 
 @dataclass(eq=False, repr=False)
-class ServerLiveResponse(betterproto2.Message):
+class ServerLiveResponse(PlainMessage):
     """
     Response of ServerLive.
     """
@@ -2134,7 +2136,7 @@ default_message_pool.register_message("inference", "ServerLiveResponse", ServerL
 
 
 @dataclass(eq=False, repr=False)
-class ServerMetadataRequest(betterproto2.Message):
+class ServerMetadataRequest(PlainMessage):
     """
     Request of ServerMetadata.
     """
@@ -2146,7 +2148,7 @@ default_message_pool.register_message("inference", "ServerMetadataRequest", Serv
 
 
 @dataclass(eq=False, repr=False)
-class ServerMetadataResponse(betterproto2.Message):
+class ServerMetadataResponse(PlainMessage):
     """
     Response of ServerMetadata.
     """
@@ -2162,7 +2164,7 @@ default_message_pool.register_message("inference", "ServerMetadataResponse", Ser
 
 
 @dataclass(eq=False, repr=False)
-class ServerReadyRequest(betterproto2.Message):
+class ServerReadyRequest(PlainMessage):
     """
     Request of ServerReady.
     """
@@ -2174,7 +2176,7 @@ default_message_pool.register_message("inference", "ServerReadyRequest", ServerR
 
 
 @dataclass(eq=False, repr=False)
-class ServerReadyResponse(betterproto2.Message):
+class ServerReadyResponse(PlainMessage):
     """
     Response of ServerReady.
     """
@@ -2186,7 +2188,7 @@ default_message_pool.register_message("inference", "ServerReadyResponse", Server
 
 
 @dataclass(eq=False, repr=False)
-class StatisticDuration(betterproto2.Message):
+class StatisticDuration(PlainMessage):
     """
     How often something happened, and how long it took in all.
     """
@@ -2200,7 +2202,7 @@ default_message_pool.register_message("inference", "StatisticDuration", Statisti
 
 
 @dataclass(eq=False, repr=False)
-class SystemSharedMemoryRegisterRequest(betterproto2.Message):
+class SystemSharedMemoryRegisterRequest(PlainMessage):
     """
     Request of SystemSharedMemoryRegister.
     """
@@ -2220,7 +2222,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class SystemSharedMemoryRegisterResponse(betterproto2.Message):
+class SystemSharedMemoryRegisterResponse(PlainMessage):
     """
     Response of SystemSharedMemoryRegister.
     """
@@ -2234,7 +2236,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class SystemSharedMemoryStatusRequest(betterproto2.Message):
+class SystemSharedMemoryStatusRequest(PlainMessage):
     """
     Request of SystemSharedMemoryStatus; an empty name is all regions.
     """
@@ -2246,7 +2248,7 @@ default_message_pool.register_message("inference", "SystemSharedMemoryStatusRequ
 
 
 @dataclass(eq=False, repr=False)
-class SystemSharedMemoryStatusResponse(betterproto2.Message):
+class SystemSharedMemoryStatusResponse(PlainMessage):
     """
     Response of SystemSharedMemoryStatus.
     """
@@ -2260,7 +2262,7 @@ default_message_pool.register_message("inference", "SystemSharedMemoryStatusResp
 
 
 @dataclass(eq=False, repr=False)
-class SystemSharedMemoryStatusResponseRegionStatus(betterproto2.Message):
+class SystemSharedMemoryStatusResponseRegionStatus(PlainMessage):
     """
     One region.
     """
@@ -2280,7 +2282,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class SystemSharedMemoryUnregisterRequest(betterproto2.Message):
+class SystemSharedMemoryUnregisterRequest(PlainMessage):
     """
     Request of SystemSharedMemoryUnregister; an empty name is all regions.
     """
@@ -2294,7 +2296,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class SystemSharedMemoryUnregisterResponse(betterproto2.Message):
+class SystemSharedMemoryUnregisterResponse(PlainMessage):
     """
     Response of SystemSharedMemoryUnregister.
     """
@@ -2308,7 +2310,7 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
-class TraceSettingRequest(betterproto2.Message):
+class TraceSettingRequest(PlainMessage):
     """
     Request of TraceSetting; an empty model name means the server's settings.
     """
@@ -2324,7 +2326,7 @@ default_message_pool.register_message("inference", "TraceSettingRequest", TraceS
 
 
 @dataclass(eq=False, repr=False)
-class TraceSettingRequestSettingValue(betterproto2.Message):
+class TraceSettingRequestSettingValue(PlainMessage):
     """
     The values of one setting; none clears it.
     """
@@ -2336,7 +2338,7 @@ default_message_pool.register_message("inference", "TraceSettingRequest.SettingV
 
 
 @dataclass(eq=False, repr=False)
-class TraceSettingResponse(betterproto2.Message):
+class TraceSettingResponse(PlainMessage):
     """
     Response of TraceSetting: all settings as they are now.
     """
@@ -2350,7 +2352,7 @@ default_message_pool.register_message("inference", "TraceSettingResponse", Trace
 
 
 @dataclass(eq=False, repr=False)
-class TraceSettingResponseSettingValue(betterproto2.Message):
+class TraceSettingResponseSettingValue(PlainMessage):
     """
     The values of one setting.
     """

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import betterproto2
+
+from protocol.grpc.plain_message import PlainMessage
 import grpclib
 from betterproto2 import grpclib as betterproto2_grpclib
 
@@ -34,7 +36,7 @@ betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 
 @dataclass(eq=False, repr=False)
-class CancelRequest(betterproto2.Message):
+class CancelRequest(PlainMessage):
     """
     Names the requests that shall be stopped.
     """
@@ -59,7 +61,7 @@ default_message_pool.register_message("trioton", "CancelRequest", CancelRequest)
 
 
 @dataclass(eq=False, repr=False)
-class CancelResponse(betterproto2.Message):
+class CancelResponse(PlainMessage):
     """
     What came of it.
     """
@@ -74,7 +76,7 @@ default_message_pool.register_message("trioton", "CancelResponse", CancelRespons
 
 
 @dataclass(eq=False, repr=False)
-class ModelRepository(betterproto2.Message):
+class ModelRepository(PlainMessage):
     """
     A directory of models.
     """
@@ -96,7 +98,7 @@ default_message_pool.register_message("trioton", "ModelRepository", ModelReposit
 
 
 @dataclass(eq=False, repr=False)
-class RepositoryListRequest(betterproto2.Message):
+class RepositoryListRequest(PlainMessage):
     """
     Asks for all repositories.
     """
@@ -108,7 +110,7 @@ default_message_pool.register_message("trioton", "RepositoryListRequest", Reposi
 
 
 @dataclass(eq=False, repr=False)
-class RepositoryListResponse(betterproto2.Message):
+class RepositoryListResponse(PlainMessage):
     """
     The repositories in which models are looked for.
     """
@@ -120,7 +122,7 @@ default_message_pool.register_message("trioton", "RepositoryListResponse", Repos
 
 
 @dataclass(eq=False, repr=False)
-class RepositoryRegisterRequest(betterproto2.Message):
+class RepositoryRegisterRequest(PlainMessage):
     """
     Names the repository to add.
     """
@@ -132,7 +134,7 @@ default_message_pool.register_message("trioton", "RepositoryRegisterRequest", Re
 
 
 @dataclass(eq=False, repr=False)
-class RepositoryRegisterResponse(betterproto2.Message):
+class RepositoryRegisterResponse(PlainMessage):
     """
     It is added.
     """
@@ -144,7 +146,7 @@ default_message_pool.register_message("trioton", "RepositoryRegisterResponse", R
 
 
 @dataclass(eq=False, repr=False)
-class RepositoryUnregisterRequest(betterproto2.Message):
+class RepositoryUnregisterRequest(PlainMessage):
     """
     Names the repository to drop.
     """
@@ -156,7 +158,7 @@ default_message_pool.register_message("trioton", "RepositoryUnregisterRequest", 
 
 
 @dataclass(eq=False, repr=False)
-class RepositoryUnregisterResponse(betterproto2.Message):
+class RepositoryUnregisterResponse(PlainMessage):
     """
     It is dropped.
     """

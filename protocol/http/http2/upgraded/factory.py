@@ -1,23 +1,19 @@
-"""What the upgraded connections of one listener share: hypercorn's configuration and its ASGI application."""
+"""What the upgraded connections of one listener share. Nothing of hypercorn is imported before the first of them."""
 
 from __future__ import annotations
 
-import logging
+from typing import TYPE_CHECKING
 
-from hypercorn.config import Config
-from hypercorn.trio.worker_context import WorkerContext
+import trio
 
 from protocol.http.exchange import App
-from protocol.http.http2.upgraded.connection import UpgradedConnection
-from protocol.http.http2.upgraded.exchange import as_asgi
 from protocol.http.settings import ConnectionLimits, OnLimit
-from protocol.limits.answer_memory import AnswerMemory
 from protocol.limits.request_memory import RequestMemory
 from protocol.reactor.transport import Wire
 
-logger = logging.getLogger(__name__)
-
-_NEVER = 2**31
+if TYPE_CHECKING:
+    from protocol.http.http2.upgraded.connection import UpgradedConnection
+    from protocol.http.http2.upgraded.hypercorn import HypercornConnections
 
 
 class UpgradedConnections:
@@ -28,17 +24,26 @@ class UpgradedConnections:
         self._memory = memory
         self._limits = limits
         self._on_limit = on_limit
-        self._context = WorkerContext(None)
-        self._config = Config()
-        self._config.errorlog = logger  # its default is a handler of its own on stderr
-        self._config.accesslog = None
-        self._config.include_server_header = False
-        self._config.keep_alive_max_requests = limits.max_requests_per_connection or _NEVER
+        self._importing = trio.Lock()
+        self._made: HypercornConnections | None = None
 
-    def over(self, wire: Wire) -> UpgradedConnection:
-        asgi = as_asgi(self._app, AnswerMemory(self._memory, self._on_limit))
-        return UpgradedConnection(asgi, self._config, self._context, self._limits, self._on_limit, wire)
+    async def over(self, wire: Wire) -> UpgradedConnection:
+        """Made at once but for the first time, when it waits for an import in a thread."""
+        if self._made is None:
+            async with self._importing:
+                if self._made is None:
+                    made = await trio.to_thread.run_sync(_hypercorn_connections)
+                    self._made = made(self._app, self._limits, self._on_limit, self._memory)
+        return self._made.over(wire)
 
     async def end(self) -> None:
         """The server stops: hypercorn closes connections instead of keeping them alive."""
-        await self._context.terminated.set()
+        if self._made is not None:
+            await self._made.end()
+
+
+def _hypercorn_connections() -> type[HypercornConnections]:
+    """Some megabytes, and tens of milliseconds."""
+    from protocol.http.http2.upgraded.hypercorn import HypercornConnections
+
+    return HypercornConnections

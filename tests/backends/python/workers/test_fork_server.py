@@ -123,6 +123,19 @@ async def test_what_a_worker_finds_is_what_it_would_have_by_itself(tmp_path: Pat
     assert answers[0] == answers[1]
 
 
+async def test_what_only_some_workers_need_is_imported_for_them(tmp_path: Path, resources: ServerResources) -> None:
+    """Once for all that come, before they are forked."""
+    loaded = "'asyncio' in sys.modules"
+    coroutine = EVALUATES.replace("def execute", "async def execute")
+    async with running(backend(tmp_path / "plain", resources)) as plain:
+        assert not await evaluated(plain, loaded)
+        async with running(backend(tmp_path / "coroutine", resources, coroutine)) as instance:
+            assert await evaluated(instance, loaded)
+            assert not await evaluated(plain, loaded)
+        async with running(backend(tmp_path / "plain", resources)) as later:
+            assert await evaluated(later, loaded)
+
+
 async def test_workers_draw_different_numbers(tmp_path: Path, resources: ServerResources) -> None:
     text = EVALUATES.replace("import numpy", "import random\nimport numpy")
     async with running(backend(tmp_path, resources, text)) as one, running(backend(tmp_path, resources, text)) as other:

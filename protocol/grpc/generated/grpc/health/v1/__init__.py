@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import betterproto2
+
+from protocol.grpc.plain_message import PlainMessage
 import grpclib
 from betterproto2 import grpclib as betterproto2_grpclib
 
@@ -37,7 +39,7 @@ class HealthCheckResponseServingStatus(betterproto2.Enum):
 
 
 @dataclass(eq=False, repr=False)
-class HealthCheckRequest(betterproto2.Message):
+class HealthCheckRequest(PlainMessage):
     """
     Asks for the health of a service, by its full name; no name means the server as a whole.
     """
@@ -49,7 +51,7 @@ default_message_pool.register_message("grpc.health.v1", "HealthCheckRequest", He
 
 
 @dataclass(eq=False, repr=False)
-class HealthCheckResponse(betterproto2.Message):
+class HealthCheckResponse(PlainMessage):
     """
     How a service does: the inference service serves while the server takes inference requests.
     """

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import betterproto2
+
+from protocol.grpc.plain_message import PlainMessage
 import grpclib
 from betterproto2 import grpclib as betterproto2_grpclib
 
@@ -33,7 +35,7 @@ betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 
 @dataclass(eq=False, repr=False)
-class ErrorResponse(betterproto2.Message):
+class ErrorResponse(PlainMessage):
     """
     What is wrong, by a status code of gRPC's.
     """
@@ -47,7 +49,7 @@ default_message_pool.register_message("grpc.reflection.v1", "ErrorResponse", Err
 
 
 @dataclass(eq=False, repr=False)
-class ExtensionNumberResponse(betterproto2.Message):
+class ExtensionNumberResponse(PlainMessage):
     """
     The extensions of a message.
     """
@@ -61,7 +63,7 @@ default_message_pool.register_message("grpc.reflection.v1", "ExtensionNumberResp
 
 
 @dataclass(eq=False, repr=False)
-class ExtensionRequest(betterproto2.Message):
+class ExtensionRequest(PlainMessage):
     """
     An extension, by the message that it extends and its number.
     """
@@ -75,7 +77,7 @@ default_message_pool.register_message("grpc.reflection.v1", "ExtensionRequest", 
 
 
 @dataclass(eq=False, repr=False)
-class FileDescriptorResponse(betterproto2.Message):
+class FileDescriptorResponse(PlainMessage):
     """
     A file and those that it imports, but for those that went over the same stream before: serialized
     google.protobuf.FileDescriptorProto.
@@ -88,7 +90,7 @@ default_message_pool.register_message("grpc.reflection.v1", "FileDescriptorRespo
 
 
 @dataclass(eq=False, repr=False)
-class ListServiceResponse(betterproto2.Message):
+class ListServiceResponse(PlainMessage):
     """
     All services.
     """
@@ -100,7 +102,7 @@ default_message_pool.register_message("grpc.reflection.v1", "ListServiceResponse
 
 
 @dataclass(eq=False, repr=False)
-class ServerReflectionRequest(betterproto2.Message):
+class ServerReflectionRequest(PlainMessage):
     """
     A question; at most one of the oneof.
 
@@ -153,7 +155,7 @@ default_message_pool.register_message("grpc.reflection.v1", "ServerReflectionReq
 
 
 @dataclass(eq=False, repr=False)
-class ServerReflectionResponse(betterproto2.Message):
+class ServerReflectionResponse(PlainMessage):
     """
     The answer, with its question.
 
@@ -192,7 +194,7 @@ default_message_pool.register_message("grpc.reflection.v1", "ServerReflectionRes
 
 
 @dataclass(eq=False, repr=False)
-class ServiceResponse(betterproto2.Message):
+class ServiceResponse(PlainMessage):
     """
     One service, by its full name.
     """

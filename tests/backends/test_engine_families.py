@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from backends.engines.metrics import families
-from backends.engines.metrics.families import Family, bounds_of
+from backends import engine_families as families
+from backends.engine_families import Family, bounds_of
 
 FAMILIES = [each for each in vars(families).values() if isinstance(each, Family)]
 FIRST_TOKEN = (
