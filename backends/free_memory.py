@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # Python looks for reference cycles after 700 objects more, which is after some requests. A request leaves none. To look
 # at 2,000 takes one to two milliseconds where they are those of new connections.
@@ -15,9 +15,9 @@ _YOUNG = 2_000
 _NEVER = 1 << 30
 _THRESHOLDS = (_YOUNG, _NEVER, _NEVER)
 
-# After so many collections of young objects all that has outlived them is looked at, if there is time: 600,000 objects.
-# As long as that finds next to nothing it is done less and less often.
-_LEAST_BETWEEN, _MOST_BETWEEN = 300, 4_800
+# After so many objects more all that has outlived a collection is looked at, if there is time. As long as that finds
+# next to nothing it is done less and less often.
+_LEAST_BETWEEN, _MOST_BETWEEN = 600_000, 9_600_000
 _NEXT_TO_NOTHING = 0.01
 # And when the process has grown by so much since: few cycles may hold large tensors.
 _GROWTH_BYTES = 64 << 20
@@ -35,29 +35,47 @@ def collect_less() -> None:
 @dataclass(slots=True)
 class OldGarbage:
     """When to look for garbage among what has outlived a collection, for who has called `collect_less`. There have been
-    so many `collections` of young objects until then, and the process has so many `resident` bytes."""
+    so many `objects` until then, and the process has so many `resident` bytes."""
 
-    collections: int
+    objects: int
     resident: int
     _between: int = _LEAST_BETWEEN
 
-    def is_due(self, collections: int, resident: int, *, is_idle: bool) -> bool:
-        """With so many collections of young objects so far, and so many bytes now."""
+    def is_due(self, objects: int, resident: int, *, is_idle: bool) -> bool:
+        """With so many objects so far, and so many bytes now."""
         patience = 1 if is_idle else _PATIENCE
-        passed, grown = collections - self.collections, resident - self.resident
-        return passed >= self._between * patience or grown >= _GROWTH_BYTES * patience
+        more, grown = objects - self.objects, resident - self.resident
+        return more >= self._between * patience or grown >= _GROWTH_BYTES * patience
 
-    def note(self, collections: int, resident: int, found: int) -> None:
+    def note(self, objects: int, resident: int, found: int) -> None:
         """It has been done, and has found so many objects; that is what the process has since."""
-        outlived = (collections - self.collections) * _YOUNG
-        self.collections, self.resident = collections, resident
-        is_clean = found <= outlived * _NEXT_TO_NOTHING
+        is_clean = found <= (objects - self.objects) * _NEXT_TO_NOTHING
+        self.objects, self.resident = objects, resident
         self._between = min(2 * self._between, _MOST_BETWEEN) if is_clean else _LEAST_BETWEEN
 
 
-def young_collections() -> int:
+def _young_collections() -> int:
     """How many there have been in this process."""
     return int(gc.get_stats()[0]["collections"])
+
+
+@dataclass(slots=True)
+class NewObjects:
+    """Those that have come while this exists. Python collects when there are 2,000 more than have gone: where others go
+    meanwhile, as with models that are exchanged, 20,000 may be new until then, which takes 10 ms."""
+
+    _collections: int = field(default_factory=_young_collections)
+    _objects: int = 0
+
+    def collect(self) -> None:
+        """Look for garbage among the newest. To be called often."""
+        self._objects += gc.get_count()[0]
+        self._collections += 1
+        gc.collect(0)
+
+    def count(self) -> int:
+        """How many more have come than have gone before a collection, about."""
+        return self._objects + (_young_collections() - self._collections) * _YOUNG
 
 
 def collects_less() -> bool:

@@ -19,7 +19,7 @@ from backends.free_memory import collect_less
 from trioton.allocator import give_back_when_idle, keep_freed_memory
 from trioton.descriptor_limit import raise_descriptor_limit
 from trioton.ending import ExitTimeoutExpired
-from trioton.garbage import collect_old_garbage
+from trioton.garbage import collect_garbage
 from trioton.log.server_log import ServerLog, logging_to
 from trioton.server import Server, StartError
 from trioton.settings import Settings
@@ -99,7 +99,7 @@ async def _reopen_logs(server: Server) -> None:
 async def _collect_less(server: Server) -> None:
     await server.started.wait()
     collect_less()
-    await collect_old_garbage()
+    await collect_garbage()
 
 
 def end_process(code: int) -> NoReturn:

@@ -9,28 +9,28 @@ import pytest
 import trio
 import trio.testing
 
-from backends.free_memory import OldGarbage, collect_less
+from backends.free_memory import NewObjects, OldGarbage, collect_less
 from trioton import garbage
-from trioton.garbage import LOOK_SECONDS, collect_old_garbage
+from trioton.garbage import LOOK_SECONDS, NEW_SECONDS, collect_garbage
 
 
 @pytest.mark.parametrize(
     ("looks", "due"),
     [
-        # The collections so far, whether the process is idle, and what would be found.
-        ([(399, True, 0), (400, True, 0)], [False, True]),
-        ([(400, False, 0), (1299, False, 0), (1300, False, 0)], [False, False, True]),
-        ([(400, True, 0), (999, True, 0), (1000, True, 0)], [True, False, True]),
-        ([(400, True, 50_000), (699, True, 0), (700, True, 0)], [True, False, True]),
-        ([(400, True, 0), (1000, True, 50_000), (1300, True, 0)], [True, True, True]),
+        # Thousands of objects so far, whether the process is idle, and what would be found.
+        ([(799, True, 0), (800, True, 0)], [False, True]),
+        ([(800, False, 0), (2599, False, 0), (2600, False, 0)], [False, False, True]),
+        ([(800, True, 0), (1999, True, 0), (2000, True, 0)], [True, False, True]),
+        ([(800, True, 50), (1399, True, 0), (1400, True, 0)], [True, False, True]),
+        ([(800, True, 0), (2000, True, 50), (2600, True, 0)], [True, True, True]),
     ],
 )
 def test_when_old_garbage_is_looked_for(looks: list[tuple[int, bool, int]], due: list[bool]) -> None:
-    policy, found = OldGarbage(100, 0), []
-    for collections, is_idle, garbage_found in looks:
-        found.append(policy.is_due(collections, 0, is_idle=is_idle))
+    policy, found = OldGarbage(200_000, 0), []
+    for thousands, is_idle, garbage_found in looks:
+        found.append(policy.is_due(1_000 * thousands, 0, is_idle=is_idle))
         if found[-1]:
-            policy.note(collections, 0, garbage_found)
+            policy.note(1_000 * thousands, 0, 1_000 * garbage_found)
     assert found == due
 
 
@@ -47,11 +47,11 @@ def test_a_process_that_grows_is_looked_at(is_idle: bool, megabytes: int) -> Non
 
 
 def test_it_is_never_looked_for_less_often_than_that() -> None:
-    policy, collections = OldGarbage(0, 0), 0
+    policy, objects = OldGarbage(0, 0), 0
     for _ in range(20):
-        collections += 4_800
-        assert policy.is_due(collections, 0, is_idle=True)
-        policy.note(collections, 0, 0)
+        objects += 9_600_000
+        assert policy.is_due(objects, 0, is_idle=True)
+        policy.note(objects, 0, 0)
 
 
 def test_what_has_outlived_a_collection_is_not_looked_at_by_the_way() -> None:
@@ -67,23 +67,47 @@ def test_what_has_outlived_a_collection_is_not_looked_at_by_the_way() -> None:
         gc.unfreeze()
 
 
+def test_new_objects_are_collected_and_counted_where_as_many_go() -> None:
+    before = gc.get_threshold()
+    try:
+        collect_less()
+        new, kept, going = NewObjects(), list[list[int]](), [[number] for number in range(20_000)]
+        counted = new.count()
+        for number in range(20_000):
+            kept.append([number])
+            going.pop()
+        assert len(gc.get_objects(0)) > 15_000  # or this is not needed any more
+        new.collect()
+        assert len(gc.get_objects(0)) < 1_000
+        assert new.count() - counted < 6_000
+        more = [[number] for number in range(1_500)]
+        new.collect()
+        assert 1_500 <= new.count() - counted < 8_000
+        assert len(kept) + len(more) == 21_500
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
 async def test_a_server_looks_now_and_then(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Busy it waits for longer."""
-    collections = iter(chain((0, 300, 900), repeat(2_000)))
-    monkeypatch.setattr(garbage, "young_collections", lambda: next(collections))
+    """Busy it waits for longer; among new objects it looks often."""
+    objects = iter(chain((0, 600_000, 1_800_000), repeat(4_000_000)))
+    monkeypatch.setattr(NewObjects, "count", lambda new: next(objects))
     monkeypatch.setattr(garbage, "resident_bytes", lambda: 0)
     monkeypatch.setattr("time.monotonic", trio.current_time)
     monkeypatch.setattr("time.process_time", lambda: 0.9 * trio.current_time())
     collected: list[float] = []
+    collected_new: list[float] = []
 
-    def collect() -> int:
-        collected.append(trio.current_time())
+    def collect(generation: int = 2) -> int:
+        (collected_new if generation == 0 else collected).append(trio.current_time())
         return 0
 
     monkeypatch.setattr(gc, "collect", collect)
     with trio.move_on_after(LOOK_SECONDS * 5.5):
         began = trio.current_time()
-        await collect_old_garbage()
+        await collect_garbage()
     assert [at - began for at in collected] == [pytest.approx(3 * LOOK_SECONDS)]
+    assert len(collected_new) == pytest.approx(5.5 * LOOK_SECONDS / NEW_SECONDS, abs=1)

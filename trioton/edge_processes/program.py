@@ -47,7 +47,7 @@ from trioton.edge_processes.messages import (
 )
 from trioton.edge_processes.serving import Serving, edge_services
 from trioton.edge_processes.start import EdgeStart
-from trioton.garbage import collect_old_garbage
+from trioton.garbage import collect_garbage
 from trioton.loop_lag import LoopLag
 
 _PR_SET_NAME = 15
@@ -118,7 +118,7 @@ class EdgeProgram:
                     for serve in edge_services(start, self._serving()):
                         await services.start(serve)
                     collect_less()
-                    nursery.start_soon(collect_old_garbage)
+                    nursery.start_soon(collect_garbage)
                     self._channel.send(Ready())
             with trio.move_on_after(_LAST_LINES_SECONDS):
                 await self._lines.flush()
