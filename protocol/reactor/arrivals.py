@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
@@ -11,10 +12,11 @@ import trio
 
 from protocol.reactor.last_connections import refuse_more
 from protocol.reactor.listening import open_listeners
-from protocol.sync.turns import PacedTurns
+from protocol.sync.wakeup import Wakeup
 
-# Each has a request that is read in the same turn, mostly, and hundreds may be handed over in one moment.
-_ARRIVALS = PacedTurns("connections that are handed over", 4)
+# Each has a request that is read in the same turn, mostly, and hundreds may be handed over in one moment: of the others
+# not even a task begins.
+_BEGUN_IN_A_TURN = 4
 
 
 class Serve(Protocol):
@@ -79,23 +81,24 @@ class Listening:
 class HandedOver:
     """Connections that were accepted elsewhere. Implements `Arrivals`.
 
-    Those that come before `run` wait for it. `on_end` is called whenever one has been served; one too many is not.
+    Those that come before `run` wait for it, and of many that come at once some begin in each turn of the loop.
+    `on_end` is called whenever one has been served; one too many is not.
     """
 
     def __init__(self, address: tuple[str, int], on_end: Callable[[], None] = lambda: None) -> None:
         self.address = address
         self._on_end = on_end
-        self._serve: Serve | None = None
-        self._connections: trio.Nursery | None = None
-        self._waiting: list[tuple[socket.socket, str | None, bool]] = []
+        self._waiting: deque[tuple[socket.socket, str | None, bool]] = deque()
+        self._has_come = Wakeup()
+        self._has_ended = False
 
     def put(self, accepted: socket.socket, peer: str | None = None, *, is_too_many: bool = False) -> None:
         """Take over a connected socket. After the end of `run` it is closed."""
-        if self._connections is None:
+        if self._has_ended:
+            self._close(accepted, is_too_many=is_too_many)
+        else:
             self._waiting.append((accepted, peer, is_too_many))
-            return
-        stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
-        self._connections.start_soon(self._run_one, stream, peer, is_too_many)
+            self._has_come.wake()
 
     async def run(
         self,
@@ -104,30 +107,36 @@ class HandedOver:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        self._serve, self._connections = serve, connections
-        waiting, self._waiting = self._waiting, []
-        for accepted, peer, is_too_many in waiting:
-            self.put(accepted, peer, is_too_many=is_too_many)
         task_status.started()
         try:
-            await trio.sleep_forever()
+            while True:
+                for _ in range(min(len(self._waiting), _BEGUN_IN_A_TURN)):
+                    accepted, peer, is_too_many = self._waiting.popleft()
+                    stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+                    connections.start_soon(self._run_one, serve, stream, peer, is_too_many)
+                if self._waiting:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    await self._has_come.wait()
         finally:
-            self._serve = None
+            self._has_ended = True
+            while self._waiting:
+                accepted, _, is_too_many = self._waiting.popleft()
+                self._close(accepted, is_too_many=is_too_many)
 
     async def end(self) -> None:
         await trio.lowlevel.checkpoint()
+        while self._waiting and not self._has_ended:
+            await trio.lowlevel.checkpoint()
 
-    async def _run_one(self, stream: trio.SocketStream, peer: str | None, is_too_many: bool) -> None:
+    async def _run_one(self, serve: Serve, stream: trio.SocketStream, peer: str | None, is_too_many: bool) -> None:
         try:
-            try:
-                await _ARRIVALS.wait()
-            except trio.Cancelled:
-                await trio.aclose_forcefully(stream)
-                raise
-            if self._serve is None:
-                await trio.aclose_forcefully(stream)
-            else:
-                await self._serve(stream, peer=peer, is_too_many=is_too_many)
+            await serve(stream, peer=peer, is_too_many=is_too_many)
         finally:
             if not is_too_many:
                 self._on_end()
+
+    def _close(self, accepted: socket.socket, *, is_too_many: bool) -> None:
+        accepted.close()
+        if not is_too_many:
+            self._on_end()

@@ -93,7 +93,8 @@ async def test_the_loop_turns_while_many_begin() -> None:
 
 
 async def test_those_that_have_not_begun_are_closed_at_the_end() -> None:
-    arrivals, served = HandedOver(("h", 1)), Served()
+    ended: list[int] = []
+    arrivals, served = HandedOver(("h", 1), lambda: ended.append(1)), Served()
     pairs = [socket.socketpair() for _ in range(50)]
     async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
         await accepting.start(arrivals.run, served, connections)
@@ -104,6 +105,7 @@ async def test_those_that_have_not_begun_are_closed_at_the_end() -> None:
     for _, theirs in pairs:
         await closed(theirs)
     assert len(served.calls) < len(pairs)
+    assert len(ended) == len(pairs), "each is told of once"
 
 
 async def test_listening_tells_where() -> None:
