@@ -30,7 +30,7 @@ def inflate(data: Buffer, encoding: str, limit: int, *, what: str) -> memoryview
     decompressor = zlib.decompressobj(_WINDOW_BITS[encoding])
     view = memoryview(data)
     most = min(limit + 1, len(view) * MAX_INFLATION + _INFLATED_PIECE)
-    room = np.empty(most, np.uint8).data  # of which the system gives no more than what is written to
+    room = np.empty(most, np.uint8)  # of which the system gives no more than what is written to
     size = 0
     unused = 0
     try:
@@ -41,7 +41,8 @@ def inflate(data: Buffer, encoding: str, limit: int, *, what: str) -> memoryview
                 piece = decompressor.decompress(rest, wanted)
                 if size + len(piece) > limit:
                     return None
-                room[size : size + len(piece)] = piece
+                # By numpy, which gives the interpreter's lock up: the system may take long to find the memory.
+                room[size : size + len(piece)] = np.frombuffer(piece, np.uint8)
                 size += len(piece)
                 rest = decompressor.unconsumed_tail
                 # Without a tail there may be more of what it has taken, if the piece is full.
@@ -56,7 +57,7 @@ def inflate(data: Buffer, encoding: str, limit: int, *, what: str) -> memoryview
         raise InvalidArgument(f"failed to decompress {what} as {encoding}: it ends too early")
     if unused:
         raise InvalidArgument(f"failed to decompress {what} as {encoding}: {unused} bytes follow its end")
-    return room[:size]
+    return room[:size].data
 
 
 def deflate(data: bytes, encoding: str, level: int) -> bytes:
