@@ -320,4 +320,4 @@ CAUSES: dict[str, Cause] = {
         failures,
     )
 } | STORMS
-OVER_TLS = ("handshakes",)
+OVER_TLS = ("handshakes", "closing_tls")

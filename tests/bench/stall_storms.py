@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import h2.config
@@ -64,6 +65,17 @@ def closing_grpc(target: Target) -> None:
     with _connections(target.ports[1], CALLS) as opened:
         for each in opened:
             each.sendall(calls)
+        time.sleep(1)
+
+
+def closing_tls(target: Target) -> None:
+    """As many that have shaken hands by TLS are closed at once."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with ExitStack() as opened:
+        for _ in range(CALLS):
+            opened.enter_context(context.wrap_socket(_connected(target.ports[1])))
         time.sleep(1)
 
 
@@ -164,6 +176,7 @@ STORMS: dict[str, Cause] = {
         opening,
         closing,
         closing_grpc,
+        closing_tls,
         cancellations,
         resets,
         late_resets,
