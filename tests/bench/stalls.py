@@ -190,6 +190,14 @@ def _turns(server: Server, file: Path) -> tuple[Turns, Turns]:
     return read(file), together(read(each) for each in files if each != file)
 
 
+def _print_longest(server: Server, file: Path, count: int) -> None:
+    """Of the server's own process, and of each edge process."""
+    assert server.process is not None
+    for each in (file, *(edge_file(file, number) for number, _ in _edges(server.process.pid))):
+        texts = json.loads(parts_file(each).read_text())
+        print(f"{each.suffix[1:]}:", *texts[:count], sep="\n", file=sys.stderr, flush=True)
+
+
 def _edges(server: int) -> Iterator[tuple[int, int]]:
     """Their numbers and processes."""
     for pid in process_tree(server):
@@ -249,8 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         rows.append(measured.cells())
                         print(*measured.cells(), sep="\t", file=sys.stderr, flush=True)
                         if options.longest:
-                            texts = json.loads(parts_file(turns).read_text())
-                            print(*texts[: options.longest], sep="\n", file=sys.stderr, flush=True)
+                            _print_longest(server, turns, options.longest)
             lines = [line for line in (folder / "log").read_text().splitlines() if "the loop was held" in line]
             print(*lines[len(lines) - options.holders :], sep="\n", file=sys.stderr)
     print(table(rows[0], rows[1:], text_columns=1))

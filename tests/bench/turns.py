@@ -1,5 +1,5 @@
 """A server that notes how long its loop's turns take: `python -m tests.bench.turns FILE serve …` is `trioton serve …`.
-With `--parts` before FILE it notes, too, what the longest of its own loop consisted of (`turn_parts`).
+With `--parts` before FILE it notes, too, what the longest of each loop consisted of (`turn_parts`).
 
 A turn is what the loop does between two waits for sockets: callbacks and tasks alike. It is measured in processor time
 of the loop's thread, which does not depend on what else the machine does, so a thread that holds the interpreter's lock
@@ -81,7 +81,7 @@ def read(file: Path) -> Turns:
 
 def parts_file(file: Path) -> Path:
     """Where a server with `--parts` writes texts about its longest turns, before it writes `file`."""
-    return file.with_suffix(".parts")
+    return file.with_name(f"{file.name}.parts")
 
 
 def together(each: Iterable[Turns]) -> Turns:
@@ -96,14 +96,16 @@ def edge_file(file: Path, number: int) -> Path:
     return file.with_suffix(f".edge{number}")
 
 
-def _measure_edges(file: Path) -> None:
+def _measure_edges(file: Path, *options: str) -> None:
     """Have this server's edge processes start in the same way."""
     from trioton.bound import bound_command
     from trioton.edge_processes import edge
 
     def measured(command: Sequence[str]) -> list[str]:
         python, _, _, number, *descriptors = command
-        return bound_command([python, __file__, str(edge_file(file, int(number))), EDGE, number, *descriptors])
+        return bound_command(
+            [python, __file__, *options, str(edge_file(file, int(number))), EDGE, number, *descriptors]
+        )
 
     setattr(edge, "bound_command", measured)  # noqa: B010
 
@@ -135,5 +137,5 @@ if __name__ == "__main__":
         from trioton import cli
 
         with suppress(ImportError):  # a server without edge processes
-            _measure_edges(file)
+            _measure_edges(file, *([] if parts is None else [PARTS]))
         cli.main()
