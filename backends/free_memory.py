@@ -93,6 +93,11 @@ def return_free_memory(has_frozen: bool = True) -> None:
     gc.collect()
     if was_frozen:
         gc.freeze()
+    trim_heap()
+
+
+def trim_heap() -> None:
+    """As `return_free_memory` without a look for garbage: some milliseconds, without the interpreter's lock."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from itertools import chain, repeat
+from collections.abc import Callable
 
 import pytest
 import trio
@@ -11,7 +11,7 @@ import trio.testing
 
 from backends.free_memory import NewObjects, OldGarbage, collect_less
 from trioton import garbage
-from trioton.garbage import LOOK_SECONDS, NEW_SECONDS, collect_garbage
+from trioton.garbage import IDLE_AFTER, NEW_SECONDS, collect_garbage
 
 
 @pytest.mark.parametrize(
@@ -89,13 +89,24 @@ def test_new_objects_are_collected_and_counted_where_as_many_go() -> None:
         gc.unfreeze()
 
 
+async def no_thread(function: Callable[[], None]) -> None:
+    """Which the virtual clock would not wait for."""
+    await trio.lowlevel.checkpoint()
+
+
 async def test_a_server_looks_now_and_then(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Busy it waits for longer; among new objects it looks often."""
-    objects = iter(chain((0, 600_000, 1_800_000), repeat(4_000_000)))
-    monkeypatch.setattr(NewObjects, "count", lambda new: next(objects))
-    monkeypatch.setattr(garbage, "resident_bytes", lambda: 0)
+    """Busy it waits for longer, or until it has grown; among new objects it looks often."""
+    look_seconds = IDLE_AFTER * NEW_SECONDS
+    began = trio.current_time()
+
+    def looks() -> float:
+        return (trio.current_time() - began) / look_seconds
+
+    monkeypatch.setattr(NewObjects, "count", lambda new: 1_000_000 * looks())
+    monkeypatch.setattr(garbage, "resident_bytes", lambda: (looks() > 4.05) << 28)
+    monkeypatch.setattr("trio.to_thread.run_sync", no_thread)
     monkeypatch.setattr("time.monotonic", trio.current_time)
     monkeypatch.setattr("time.process_time", lambda: 0.9 * trio.current_time())
     collected: list[float] = []
@@ -106,8 +117,7 @@ async def test_a_server_looks_now_and_then(
         return 0
 
     monkeypatch.setattr(gc, "collect", collect)
-    with trio.move_on_after(LOOK_SECONDS * 5.5):
-        began = trio.current_time()
+    with trio.move_on_after(look_seconds * 5.5):
         await collect_garbage()
-    assert [at - began for at in collected] == [pytest.approx(3 * LOOK_SECONDS)]
-    assert len(collected_new) == pytest.approx(5.5 * LOOK_SECONDS / NEW_SECONDS, abs=1)
+    assert [(at - began) / look_seconds for at in collected] == pytest.approx([2.4, 4.1])
+    assert len(collected_new) == pytest.approx(5.5 * look_seconds / NEW_SECONDS, abs=1)
