@@ -9,6 +9,8 @@
     RELEASE   place                                      nobody reads there any more
     CALL      number, text size                          an operation of the core that takes a while
     USED      text size                                  what a key has used beside its requests
+    CHARGED   number, text size                          what requests have cost that have one charge, of this number
+    OBSERVED  text size                                  how an observed call has ended
     STAMPS    text size                                  the end of a traced request
     UNSENT    text size                                  a request that has ended in the edge, to be traced perhaps
 
@@ -16,6 +18,8 @@
     TEMPLATE  id, text size                              what responses have in common
     ANSWERS   template, count, (number)…                 responses with nothing of their own but their tensors
     ANSWER    template, number, flags, size of extras, place, size, (sizes of BYTES)…
+    STREAMED  template, count, (number, (sizes of BYTES)…)…  responses of streams with nothing else of their own
+    NOTED     number, text size                          what an engine knows of a call, before its answer
     TRACED    number                                     the request is traced: its end is to be told
     EVENTS    number, text size                          what was recorded of a request that is about to be answered
     LEFT      number, text size                          what is left of its key's quota, before its answer
