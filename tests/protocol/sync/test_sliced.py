@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import trio
 
-from protocol.sync.sliced import SharedWork, Sliced, run_sliced
+from protocol.sync.sliced import FIRST_SECONDS, FIRST_SHARE, FirstSlices, SharedWork, Sliced, run_sliced
 
 
 def counting(steps: int, done: list[int]) -> Sliced[int]:
@@ -57,6 +57,53 @@ async def test_of_many_works_one_goes_on_in_a_turn() -> None:
         nursery.cancel_scope.cancel()
     assert max(turns[1:]) <= 2, "one of its turn, and one of the turn before"
     assert all(len(set(order[first : first + 10])) == 10 for first in range(0, 40, 10)), "each has its turn"
+
+
+def test_first_slices_have_a_part_of_the_time() -> None:
+    first = FirstSlices()
+    assert first.may_begin(100.0)
+    first.note(FIRST_SECONDS / 2)
+    assert first.may_begin(100.0)
+    first.note(FIRST_SECONDS)
+    assert not first.may_begin(100.0)
+    assert not first.may_begin(100.0 + FIRST_SECONDS / 2 / FIRST_SHARE)
+    assert first.may_begin(100.0 + FIRST_SECONDS / FIRST_SHARE)
+    first.note(2 * FIRST_SECONDS)
+    assert not first.may_begin(100.0 + 2 * FIRST_SECONDS / FIRST_SHARE)
+    assert first.may_begin(1e6), "however long nothing was done, no more than that is saved"
+    first.note(1.5 * FIRST_SECONDS)
+    assert not first.may_begin(1e6)
+
+
+async def test_of_many_works_that_begin_few_do_so_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a single slice: they were all done in one turn of the loop, which took as long as all of them."""
+    now = 0.0
+    begun: list[int] = []
+    turns: list[int] = []
+
+    def work() -> Sliced[None]:
+        nonlocal now
+        begun.append(1)
+        now += FIRST_SECONDS / 2
+        return
+        yield
+
+    async def count() -> None:
+        while True:
+            before = len(begun)
+            await trio.lowlevel.checkpoint()
+            turns.append(len(begun) - before)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as works:
+            for _ in range(40):
+                works.start_soon(run_sliced, work())
+            nursery.start_soon(count)
+        nursery.cancel_scope.cancel()
+    assert len(begun) == 40
+    assert max(turns) <= 4
+    assert max(turns[2:]) <= 2
 
 
 async def test_what_takes_less_than_a_slice_is_done_at_once() -> None:
