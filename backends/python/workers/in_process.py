@@ -48,7 +48,7 @@ class InProcessModel:
         self.places = 0
         self._package = f"trioton_model_{id(self)}"
         self._folders: list[str] = []
-        self._not_its_own: frozenset[str] = frozenset()
+        self._not_its_own: frozenset[str] = frozenset()  # modules in its folders that were there before
         self._own: OwnModules | None = None
 
     def _load(self, head: Mapping[str, Any]) -> Any:
@@ -58,8 +58,8 @@ class InProcessModel:
         folders = model_folders(path, head["directory"], version_directory)
         modules = list(_modules(path, folders))
         is_hidden = any(self.is_hidden(module) for module in modules)
-        self._not_its_own = frozenset(sys.modules)
         self._folders = folders
+        self._not_its_own = frozenset(self._names_in_folders())
         writes = not sys.dont_write_bytecode
         sys.dont_write_bytecode = True  # as in a worker, see its loader; the server's own modules are imported already
         try:
@@ -95,14 +95,16 @@ class InProcessModel:
             for folder in self._folders:
                 with suppress(ValueError):  # somebody else has set the path back
                     sys.path.remove(folder)
-        roots = tuple(folder + os.sep for folder in self._folders)
-        for name, module in list(sys.modules.items()):
-            if name in self._not_its_own:
-                continue
-            if name.partition(".")[0] == self._package or place_of(module).startswith(roots):
-                del sys.modules[name]
+        in_package = [name for name in list(sys.modules) if name.partition(".")[0] == self._package]
+        for name in {*self._names_in_folders(), *in_package} - self._not_its_own:
+            sys.modules.pop(name, None)
         self._folders = []
         self.maker = SharingMaker(self._load)
+
+    def _names_in_folders(self) -> list[str]:
+        """The modules that are there and lie in its folders."""
+        roots = tuple(folder + os.sep for folder in self._folders)
+        return [name for name, module in list(sys.modules.items()) if place_of(module).startswith(roots)]
 
 
 def _modules(path: str, folders: Sequence[str]) -> Iterator[Path]:

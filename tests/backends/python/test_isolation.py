@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -319,6 +320,29 @@ async def test_a_hanging_thread_in_the_server_is_given_up(
     go.touch()
     await until(gone.exists)
     await until(lambda: sys.path == path)
+
+
+@pytest.mark.parametrize("mode", ["in_process", "in_loop"])
+async def test_what_was_imported_from_its_folders_before_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """What the model has imported is forgotten, also what it imported late."""
+
+    def its_own() -> list[str]:
+        return [name for name in sys.modules if name.endswith(("early_of_model", "late_of_model"))]
+
+    model = executing("import late_of_model\nreturn [answer(r.inputs()[0].as_numpy()) for r in requests]")
+    files = {"early_of_model": "", "late_of_model": "", "of_another": ""}
+    source = source_of(tmp_path, "import early_of_model\n" + model, mode)
+    folder = write_model(tmp_path, "import early_of_model\n" + model, files=files)
+    monkeypatch.syspath_prepend(str(folder))
+    other = importlib.import_module("of_another")
+    monkeypatch.setattr(sys, "path", sys.path[1:])
+    async with running(instance_of(source)) as instance:
+        await infer(instance, request())
+        assert len(its_own()) == 2
+    assert not its_own()
+    assert sys.modules.pop("of_another") is other
 
 
 async def test_two_models_in_the_server_have_each_their_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
