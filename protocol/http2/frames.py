@@ -33,6 +33,8 @@ MAX_FRAME_SIZE = 1 << 20
 MAX_WHOLE_FRAME = 131072
 # A DATA frame of more is given in pieces as they come. What is smaller is worth waiting for.
 _SPLIT_ABOVE = 8192
+# To decode so many bytes of a header block takes as long as to handle a frame, or longer.
+_BLOCK_AS_A_FRAME = 512
 
 _HEADER = struct.Struct(">BHBBI")
 # Of the size's upper 8 bits and lower 16, kind, flags, stream.
@@ -109,7 +111,8 @@ class FrameReader:
         with HTTP/2's preface, or it announces a frame that is larger than it was told, or than is held of its kind
         (FrameTooLargeError).
 
-        No more than so many: where it `has_more` then, None in place of bytes goes on."""
+        No more than so many, of which a long header block is several: where it `has_more` then, None in place of bytes
+        goes on."""
         found: list[Frame] = []
         if data is None:
             data, position = self._unread, self._position
@@ -150,6 +153,8 @@ class FrameReader:
                 if kind != DATA:
                     error = f"Received a frame of kind {kind} of {size} bytes, max {MAX_WHOLE_FRAME}"
                     return found, FrameTooLargeError(error)
+            if size > _BLOCK_AS_A_FRAME and kind in (HEADERS, CONTINUATION):
+                most -= size // _BLOCK_AS_A_FRAME
             stream_id &= 0x7FFFFFFF
             start = position + HEADER_SIZE
             position = start + size

@@ -117,6 +117,22 @@ def test_frames_before_what_is_wrong_are_there() -> None:
     assert isinstance(error, FrameTooLargeError)
 
 
+@pytest.mark.parametrize("kind", [frames.HEADERS, frames.CONTINUATION])
+def test_a_long_header_block_is_several_frames(kind: int) -> None:
+    """6 kB of them take a millisecond and more to decode, sixteen 20."""
+    bounded = FrameReader(MAX)
+    data: bytes | None = PREFACE + frame(kind, 4, 1, bytes(6000)) * 16 + frame(kind, 4, 1, bytes(200)) * 16
+    counts: list[int] = []
+    while data is not None or bounded.has_more:
+        found, error = bounded.read(data, 16)
+        assert error is None
+        counts.append(len(found))
+        data = None
+    assert sum(counts) == 32
+    assert set(counts[:8]) == {2}
+    assert counts[8:] == [16]
+
+
 @pytest.mark.parametrize("most", [1, 2, 3, 100])
 @pytest.mark.parametrize("piece", [3, 50, 30_000])
 def test_no_more_than_are_asked_for_are_cut(most: int, piece: int) -> None:
