@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from itertools import count, pairwise
 
 import pytest
 import trio
@@ -11,7 +12,7 @@ import trio.testing
 
 from backends.free_memory import NewObjects, OldGarbage, collect_less
 from trioton import garbage
-from trioton.garbage import IDLE_AFTER, NEW_SECONDS, collect_garbage
+from trioton.garbage import FEW_NEW_SECONDS, LOOK_SECONDS, NEW_SECONDS, collect_garbage
 
 
 @pytest.mark.parametrize(
@@ -89,35 +90,65 @@ def test_new_objects_are_collected_and_counted_where_as_many_go() -> None:
         gc.unfreeze()
 
 
-async def no_thread(function: Callable[[], None]) -> None:
-    """Which the virtual clock would not wait for."""
-    await trio.lowlevel.checkpoint()
-
-
-async def test_a_server_looks_now_and_then(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
-) -> None:
-    """Busy it waits for longer, or until it has grown; among new objects it looks often."""
-    look_seconds = IDLE_AFTER * NEW_SECONDS
-    began = trio.current_time()
-
-    def looks() -> float:
-        return (trio.current_time() - began) / look_seconds
-
-    monkeypatch.setattr(NewObjects, "count", lambda new: 1_000_000 * looks())
-    monkeypatch.setattr(garbage, "resident_bytes", lambda: (looks() > 4.05) << 28)
-    monkeypatch.setattr("trio.to_thread.run_sync", no_thread)
-    monkeypatch.setattr("time.monotonic", trio.current_time)
-    monkeypatch.setattr("time.process_time", lambda: 0.9 * trio.current_time())
-    collected: list[float] = []
-    collected_new: list[float] = []
+@pytest.fixture
+def collected(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[float]]:
+    """When a process that is busy would have collected, by generation."""
+    when: dict[int, list[float]] = {0: [], 2: []}
 
     def collect(generation: int = 2) -> int:
-        (collected_new if generation == 0 else collected).append(trio.current_time())
+        when[generation].append(trio.current_time())
         return 0
 
     monkeypatch.setattr(gc, "collect", collect)
-    with trio.move_on_after(look_seconds * 5.5):
+    monkeypatch.setattr("trio.to_thread.run_sync", no_thread)
+    monkeypatch.setattr("time.monotonic", trio.current_time)
+    monkeypatch.setattr("time.process_time", lambda: 0.9 * trio.current_time())
+    return when
+
+
+async def no_thread(function: Callable[[], None]) -> None:
+    """The virtual clock would not wait for one."""
+    await trio.lowlevel.checkpoint()
+    function()
+
+
+async def test_a_busy_server_looks_at_old_objects_where_there_are_many(
+    monkeypatch: pytest.MonkeyPatch, collected: dict[int, list[float]], autojump_clock: trio.testing.MockClock
+) -> None:
+    """100,000 more each second."""
+    monkeypatch.setattr(NewObjects, "count", lambda new: round(100_000 * trio.current_time()))
+    monkeypatch.setattr(garbage, "resident_bytes", lambda: 0)
+    monkeypatch.setattr(garbage, "trim_heap", lambda: None)
+    with trio.move_on_after(55):
         await collect_garbage()
-    assert [(at - began) / look_seconds for at in collected] == pytest.approx([2.4, 4.1])
-    assert len(collected_new) == pytest.approx(5.5 * look_seconds / NEW_SECONDS, abs=1)
+    assert collected[2] == pytest.approx([24], abs=1.01)
+
+
+@pytest.mark.parametrize(("cost", "each"), [(0.0, FEW_NEW_SECONDS), (0.001, NEW_SECONDS)])
+async def test_new_objects_are_looked_at_less_often_where_they_are_few(
+    monkeypatch: pytest.MonkeyPatch,
+    collected: dict[int, list[float]],
+    autojump_clock: trio.testing.MockClock,
+    cost: float,
+    each: float,
+) -> None:
+    times = count(0, cost)
+    monkeypatch.setattr("time.perf_counter", lambda: next(times))
+    with trio.move_on_after(20.01 * LOOK_SECONDS):
+        await collect_garbage()
+    assert len(collected[0]) == pytest.approx(20 * LOOK_SECONDS / each, rel=0.25)
+
+
+async def test_what_is_given_back_may_not_all_become_garbage_again(
+    monkeypatch: pytest.MonkeyPatch, collected: dict[int, list[float]], autojump_clock: trio.testing.MockClock
+) -> None:
+    """A process that grows by 32 MB each second, which a collection and the heap give back."""
+    given_back = [0.0]
+    monkeypatch.setattr(NewObjects, "count", lambda new: 0)
+    monkeypatch.setattr(garbage, "resident_bytes", lambda: round((trio.current_time() - given_back[-1]) * (32 << 20)))
+    monkeypatch.setattr(garbage, "trim_heap", lambda: given_back.append(trio.current_time()))
+    with trio.move_on_after(100):
+        await collect_garbage()
+    pauses = [after - before for before, after in pairwise(collected[2])]
+    assert len(pauses) >= 8
+    assert max(pauses) <= 10
