@@ -89,11 +89,14 @@ class InFlight:
 
     def add(self, submission: Submission) -> None:
         """Register a request, until it is removed."""
-        name, version = submission.accepted
-        self._add((name, submission.request.id), submission, version)
+        count = submission.accepted
+        assert count is not None  # counted first
+        self._add((count.name, submission.request.id), submission, count.version)
 
     def remove(self, submission: Submission) -> None:
-        self._remove((submission.accepted[0], submission.request.id), submission)
+        count = submission.accepted
+        assert count is not None
+        self._remove((count.name, submission.request.id), submission)
 
     def _add(self, key: tuple[str, str], request: Tracked, version: int) -> None:
         self._last_number += 1
@@ -146,7 +149,9 @@ class InFlight:
             if not number:
                 self._last_number = number = self._last_number + 1
                 kept[each] = number  # of a key that is there: the dictionary keeps its order and size
-            yield RequestInFlight(number, *each.accepted, each.arrival, is_stream=False, request=each.request)
+            assert each.accepted is not None
+            name, version = each.accepted.name, each.accepted.version
+            yield RequestInFlight(number, name, version, each.arrival, is_stream=False, request=each.request)
 
     def __len__(self) -> int:
         return sum(map(len, self._requests.values())) + len(self.without_id or ())

@@ -24,6 +24,7 @@ from actors.lifecycle.snapshots import LoadSnapshot
 from actors.lifecycle.table import ModelTable
 from actors.metrics.custom import CustomMetrics
 from actors.metrics.statistics import BatchWatcher, VersionSnapshot
+from actors.model.request_counts import RequestCount, RequestCounts
 from actors.model.servable import Servable
 from actors.model.submission import Submission, refused, submit_and_wait
 from backends.devices.devices import Devices
@@ -83,7 +84,7 @@ class ServerCore:
         # Called whenever what edges may keep of models, as their metadata, may have changed, with the names by which
         # those are asked for; None are all. It must not raise.
         self.models_changed: Callable[[Collection[str] | None], None] = _nobody_is_told
-        self._accepted: dict[tuple[str, int], int] = {}  # requests that clients wait for, by model and version
+        self._accepted = RequestCounts()
         self.custom_metrics = custom_metrics if custom_metrics is not None else CustomMetrics()
         self._registry = registry
         self._agents = agents if agents is not None else AgentRegistry()
@@ -154,7 +155,7 @@ class ServerCore:
 
     def accepted(self) -> Mapping[tuple[str, int], int]:
         """How many requests are in flight, by model and version."""
-        return dict(self._accepted)
+        return self._accepted.by_version()
 
     def _stop_if_done(self) -> None:
         """No model is unloaded before the last request has ended, which may still call any of them."""
@@ -167,7 +168,7 @@ class ServerCore:
 
     def snapshots(self) -> Iterable[VersionSnapshot]:
         """A snapshot of every loaded version, for the metrics; each is made when it is asked for."""
-        return () if self._manager is None else self._manager.snapshots(self._accepted)
+        return () if self._manager is None else self._manager.snapshots(self._accepted.by_version())
 
     def loads(self) -> LoadSnapshot:
         """What has become of loads, for the metrics."""
@@ -185,7 +186,7 @@ class ServerCore:
 
     def load_of(self, name: str) -> ModelLoad:
         """How busy a model is, for jobs; nothing is known of one that does not serve."""
-        in_flight = sum(count for (model, _), count in self._accepted.items() if model == name)
+        in_flight = self._accepted.of_model(name)
         try:
             model = self._find(name, LATEST_VERSION)
         except ServerError:
@@ -333,7 +334,7 @@ class ServerCore:
             )
             return refused(request, reply_to, defect)
         submission.acceptance = self
-        submission.accepted = self._accept(request, model.version)
+        submission.accepted = self._accepted.begin(request.model_name, model.version)
         if request.id:
             self.in_flight.add(submission)
         elif (without_id := self._without_id) is not None:
@@ -362,7 +363,11 @@ class ServerCore:
             self.in_flight.remove(submission)
         elif (without_id := self._without_id) is not None:
             del without_id[submission]
-        self._answered(submission.accepted)
+        count = submission.accepted
+        assert count is not None
+        count.waiting -= 1
+        if not count.waiting:
+            self._answered_last(count)
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         manager = self._taking(request)
@@ -373,13 +378,15 @@ class ServerCore:
             if residence is None
             else self._stream_leased(residence, request, respond)
         )
-        key = self._accept(request, model.version)
+        count = self._accepted.begin(request.model_name, model.version)
         try:
             if request.id or self.in_flight.tracks_all:
                 return await self.in_flight.run(request, model.version, call)
             return await call
         finally:
-            self._answered(key)
+            count.waiting -= 1
+            if not count.waiting:
+                self._answered_last(count)
 
     def _taking(self, request: InferenceRequest) -> ModelManager:
         """The models, if they take this request: none is taken before they are loaded, and while the server stops only
@@ -406,18 +413,9 @@ class ServerCore:
         async with residence.lease(request):
             return await self._find(request.model_name, request.model_version).infer_stream(request, respond)
 
-    def _accept(self, request: InferenceRequest, version: int) -> tuple[str, int]:
-        """Until `_answered` is called with what this gives, the server does not end."""
-        key = (request.model_name, version)
-        self._accepted[key] = self._accepted.get(key, 0) + 1
-        return key
-
-    def _answered(self, key: tuple[str, int]) -> None:
-        left = self._accepted[key] - 1
-        if left:
-            self._accepted[key] = left
-        else:
-            del self._accepted[key]
+    def _answered_last(self, count: RequestCount) -> None:
+        """No request to this version is in flight any more."""
+        self._accepted.remove(count)
         if self._is_stopping:
             self._stop_if_done()
 

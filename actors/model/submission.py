@@ -17,6 +17,7 @@ import trio
 from actors.mail.messages import Abandon, QueuedRequest, SchedulerAddress
 from actors.mail.reply_slot import ReplySlot
 from actors.model.call_waits import CalledModel
+from actors.model.request_counts import RequestCount
 from actors.tracing.stamps import REQUEST_END, TENSOR_BACKEND_OUTPUT
 from protocol.core import ReplyChannel
 from protocol.errors import Cancelled, ServerError, Unavailable
@@ -34,13 +35,12 @@ class Acceptance(Protocol):
 
 class Submission(msgspec.Struct, eq=False):
     """One request in progress, or one that was refused: nothing is left to be given up. Implements
-    `protocol.core.Submitted`. `acceptance` is notified when it has ended; `accepted` is the model's name as the client
-    gave it, and the version, under which it is counted there."""
+    `protocol.core.Submitted`. `acceptance` is notified when it has ended; it counts it in `accepted`."""
 
     request: InferenceRequest
     arrival: float
     acceptance: Acceptance | None = None
-    accepted: tuple[str, int] = ("", 0)
+    accepted: RequestCount | None = None
     cancel_called: bool = False
 
     def end(self) -> None:

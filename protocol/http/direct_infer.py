@@ -43,7 +43,7 @@ from protocol.log.call_origin import call_tags
 from protocol.log.failure_log import FailedRequest
 from protocol.log.request_ids import NO_IDS, ClientIds, RequestIds
 from protocol.log.tags import of_call
-from protocol.messages import LATEST_VERSION, InferenceResponse
+from protocol.messages import LATEST_VERSION, Buffer, InferenceResponse
 from protocol.origin import RequestTags
 from protocol.quotas.accounts import Account, Charge
 from protocol.reactor.drivers import the_poller
@@ -207,11 +207,12 @@ class DirectInference:
         """What `hold` has counted is released, or counted by `begin` or by a task from now on."""
         self._services.memory.held -= size
 
-    def begin(self, head: DirectHead, body: memoryview, sink: ReplySink) -> DirectRequest | None:
-        """Submit a request; None where only a task can read it, and nothing has been done: it is to be traced, uses
-        shared memory, cannot be decoded, or there is no memory for its body, or no quota."""
+    def begin(self, head: DirectHead, data: Buffer, sink: ReplySink, start: int = 0) -> DirectRequest | None:
+        """Submit a request, whose body begins at `start`; None where only a task can read it, and nothing has been
+        done: it is to be traced, uses shared memory, cannot be decoded, or there is no memory for its body, or no
+        quota."""
         services = self._services
-        memory, size = services.memory, len(body)
+        memory, size = services.memory, len(data) - start
         if size > memory.limit - memory.held or services.trace.is_sampling:
             return None
         if head.account is not None and head.is_refused:
@@ -219,8 +220,14 @@ class DirectInference:
         templates = self._app.templates
         name, version, length = head.model_name, head.model_version, head.header_length
         try:
-            decoded = templates.find(body, length, model_name=name, model_version=version) or templates.decode(
-                body, length, model_name=name, model_version=version, max_input_size=self._app.settings.max_input_size
+            decoded = templates.find(
+                data, length, model_name=name, model_version=version, start=start
+            ) or templates.decode(
+                memoryview(data)[start:],
+                length,
+                model_name=name,
+                model_version=version,
+                max_input_size=self._app.settings.max_input_size,
             )
             if decoded.placement is not None:
                 return None

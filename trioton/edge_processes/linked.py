@@ -30,6 +30,7 @@ from protocol.log.access_log import AccessLog
 from protocol.log.failure_log import FailureLog
 from protocol.log.request_ids import RequestIds
 from protocol.media.fetcher import MediaFetcher
+from protocol.messages import Buffer
 from protocol.responses.background import Responses
 from protocol.server_settings import LogControl, Trace, TraceControl
 from protocol.services import EdgeServices
@@ -167,5 +168,5 @@ class LinkedInference(DirectInference):
             return None
         return super().head(head, data)
 
-    def begin(self, head: DirectHead, body: memoryview, sink: ReplySink) -> DirectRequest | None:
-        return None if head.keys is _OLD else super().begin(head, body, sink)
+    def begin(self, head: DirectHead, data: Buffer, sink: ReplySink, start: int = 0) -> DirectRequest | None:
+        return None if head.keys is _OLD else super().begin(head, data, sink, start)

@@ -29,7 +29,6 @@ from backends.python.worker.trioton_worker.frames import LATER, MOST_SCHEMAS
 from backends.python.worker.trioton_worker.instance import fail
 from backends.python.worker.trioton_worker.records import RequestHeader, RequestRecord
 from backends.python.worker.trioton_worker.responses import InferenceResponse as ModelResponse
-from backends.python.worker.trioton_worker.responses import parts_of
 from backends.python.worker.trioton_worker.schemas import Schema
 from backends.python.worker.trioton_worker.session import LiveBatch
 from backends.python.worker.trioton_worker.tensors import Tensor as ModelTensor
@@ -201,7 +200,7 @@ class LoopBatches(Batches):
                     answers.append(None if otherwise == LATER else Rescheduled())
                     continue
             assert response is not None  # or it would be answered otherwise
-            tensors, error, given = parts_of(response)
+            tensors, error, given = response._parts
             if error is not None:
                 code, text = crossing(error)
                 answers.append(error_of((code, _text(text))))

@@ -30,12 +30,12 @@ class RequestTemplate:
     priority: int
     timeout_microseconds: int
 
-    def decode(self, data: memoryview, *, model_name: str, model_version: int) -> DecodedRequest:
+    def decode(self, view: memoryview, position: int, *, model_name: str, model_version: int) -> DecodedRequest:
+        """The request whose data begins at this position."""
         inputs: list[Tensor] = []
-        position = 0
         for name, datatype, shape, size in self.inputs:
             end = position + size
-            inputs.append(Tensor(name, datatype, shape, data[position:end]))
+            inputs.append(Tensor(name, datatype, shape, view[position:end]))
             position = end
         request = InferenceRequest(
             model_name,
@@ -61,17 +61,19 @@ class RequestTemplates:
         self._known: dict[bytes, RequestTemplate] = {}
 
     def find(
-        self, body: Buffer, header_length: int | None, *, model_name: str, model_version: int
+        self, body: Buffer, header_length: int | None, *, model_name: str, model_version: int, start: int = 0
     ) -> DecodedRequest | None:
-        """The request, or None if no template matches."""
+        """The request, whose JSON begins at `start`; None if no template matches."""
         if header_length is None or header_length > MAX_JSON:
             return None
-        view = memoryview(body)
-        template = self._known.get(bytes(view[:header_length]))
-        if template is None or len(view) - header_length != template.data_size:
+        end = start + header_length
+        template = self._known.get(bytes(body[start:end]))
+        if template is None or len(body) - end != template.data_size:
             return None
-        data = view[header_length:].toreadonly()
-        return template.decode(data, model_name=model_name, model_version=model_version)
+        view = memoryview(body)
+        if not view.readonly:
+            view = view.toreadonly()
+        return template.decode(view, end, model_name=model_name, model_version=model_version)
 
     def decode(
         self, body: Buffer, header_length: int | None, *, model_name: str, model_version: int, max_input_size: int

@@ -216,17 +216,23 @@ class FastPath:
         """Send; returns what the kernel does not accept at once."""
         protocol, date = self._protocol, self._date.line()
         length = len(reply.body) + sum(map(len, reply.tail))  # as `reply.length`, without its call
+        lines: tuple[bytes, ...]
         if protocol.closes:
-            head = protocol.begin_response(reply.status, reply.headers, last_lines(reply.request_id, date), length)
+            last = last_lines(reply.request_id, date)
+            lines = (protocol.begin_response(reply.status, reply.headers, last, length),)
         else:
-            usual = usual_head(reply.status, reply.headers, length)
-            head = b"%bx-request-id: %b\r\n%b" % (usual, reply.request_id, date)
+            lines = (usual_head(reply.status, reply.headers, length), reply.request_id, b"\r\n", date)
             protocol.state = _RESPONDING
-        parts: Sequence[Buffer] = (head, reply.body, *reply.tail)
+        parts: Sequence[Buffer]
         if length <= JOINED_SIZE:
-            parts = (b"".join(parts),)
+            parts = (b"".join((*lines, reply.body, *reply.tail)),)
+            size = len(parts[0])
+        else:
+            head = b"".join(lines)
+            parts = (head, reply.body, *reply.tail)
+            size = len(head) + length
         sent = self._wire.send_at_once(parts)
-        return () if sent == len(head) + length else split(parts, sent)[1]
+        return () if sent == size else split(parts, sent)[1]
 
     def _read(self) -> None:
         """The readiness callback of the poller."""
@@ -263,7 +269,7 @@ class FastPath:
             return True
         if len(data) != head.size:
             return False
-        self._request = self._direct.begin(head, memoryview(data)[len(head.data) :], self)
+        self._request = self._direct.begin(head, data, self, len(head.data))
         if self._request is None:
             return False
         protocol.buffer = b""

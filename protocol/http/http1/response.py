@@ -61,8 +61,8 @@ def response_head(
 
 @lru_cache(maxsize=256)
 def usual_head(status: int, headers: Headers, length: int) -> bytes:
-    """That of a response of known length on a connection that stays, up to its last lines."""
-    return _first_lines(status, headers) + b"content-length: %d\r\n" % length
+    """That of a response of known length on a connection that stays, up to the value of `x-request-id`."""
+    return _first_lines(status, headers) + b"content-length: %d\r\nx-request-id: " % length
 
 
 # A server's responses have few different headers.

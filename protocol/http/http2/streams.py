@@ -337,7 +337,7 @@ class Http2Streams:
 
     def _submit(self, stream: PlainStream, plain: DirectHead, data: Buffer) -> bool:
         assert self._direct is not None
-        request = self._direct.begin(plain, memoryview(data), stream)
+        request = self._direct.begin(plain, data, stream)
         if request is None:
             return False
         stream.request = request

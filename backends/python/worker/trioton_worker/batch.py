@@ -15,7 +15,7 @@ from .errors import crossing
 from .frames import BESIDE, ERROR, EXECUTED, INLINE_BYTE_SIZE, LATER, NO_SLOT, PREFIX, RESCHEDULED, pack
 from .packing import Packing, read_tensors
 from .records import RELEASE_ALL, RELEASE_RESCHEDULE, RequestHeader, RequestRecord
-from .responses import InferenceResponse, parts_of
+from .responses import InferenceResponse
 from .schemas import Schemas
 from .session import LiveBatch
 from .tensors import Raw
@@ -172,7 +172,7 @@ class Answer:
                     packing.add_other(otherwise)
                     continue
             assert response is not None  # or it would be answered otherwise
-            tensors, error, parameters = parts_of(response)
+            tensors, error, parameters = response._parts
             if parameters:
                 head.setdefault("parameters", []).append([index, parameters])
             if error is None:

@@ -16,7 +16,7 @@ from .frames import UNTAKEN_RESPONSES, beyond_limit
 from .packing import Packing
 from .preferred_memory import MemoryType
 from .records import RequestRecord
-from .responses import InferenceResponse, failed_response, parts_of, response_of, unpack_response
+from .responses import InferenceResponse, failed_response, response_of, unpack_response
 from .session import Session, session
 from .tensors import on_device
 from .trace import InferenceTrace, origin_of
@@ -113,7 +113,7 @@ def _preferred_device(request: RequestRecord) -> int | None:
 
 def _placed(response: InferenceResponse, device_id: int | None) -> InferenceResponse:
     """The response with its outputs on that GPU. They stay on the CPU where no GPU can be used: it is a preference."""
-    tensors, error, parameters = parts_of(response)
+    tensors, error, parameters = response._parts
     if device_id is None or not tensors or find_library() is None:
         return response
     try:

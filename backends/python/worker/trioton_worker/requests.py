@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from operator import attrgetter
-from typing import Any, Awaitable, Callable, Iterable, Sequence, TypeVar
+from typing import Any, Awaitable, Iterable, Sequence, TypeVar
 
 from . import bls
 from .arguments import DEFAULT, INT64, UINT32, UINT64, to_bool, to_integer, to_sequence, to_text
@@ -146,7 +145,6 @@ class InferenceRequest:
 
 
 _new = InferenceRequest.__new__
-_record_of: Callable[[InferenceRequest], RequestRecord] = attrgetter("_record")
 
 
 def model_requests(records: Iterable[RequestRecord]) -> list[InferenceRequest]:
@@ -161,7 +159,7 @@ def model_requests(records: Iterable[RequestRecord]) -> list[InferenceRequest]:
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
     """The request's input of that name; None where it has none."""
-    for tensor in _record_of(inference_request).inputs:
+    for tensor in inference_request._record.inputs:
         if tensor._name == name:
             return tensor
     return None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from operator import attrgetter
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from .arguments import to_sequence
 from .connection import Frame, Head
@@ -40,10 +39,11 @@ class InferenceResponse:
         else:
             tensors = list(to_sequence(output_tensors, "InferenceResponse: output_tensors", "Tensor"))
         for tensor in tensors:
-            if tensor is None:
-                raise TritonModelException("Output tensor for inference response should not be empty.")
-            if not isinstance(tensor, Tensor):
-                raise TypeError(f"InferenceResponse: output_tensors must hold Tensor, found type {type(tensor)}")
+            if type(tensor) is not Tensor:  # mostly it is
+                if tensor is None:
+                    raise TritonModelException("Output tensor for inference response should not be empty.")
+                if not isinstance(tensor, Tensor):
+                    raise TypeError(f"InferenceResponse: output_tensors must hold Tensor, found type {type(tensor)}")
         self._parts = tensors, error, {} if parameters is None else checked_parameters(parameters)
 
     def output_tensors(self) -> list[Tensor]:
@@ -60,9 +60,6 @@ class InferenceResponse:
         return json.dumps(self._parts[2])
 
 
-parts_of: Callable[[InferenceResponse], ResponseParts] = attrgetter("_parts")
-
-
 def response_of(parts: ResponseParts) -> InferenceResponse:
     """The object that a model gets, of what the server has sent."""
     response = InferenceResponse.__new__(InferenceResponse)
@@ -74,7 +71,7 @@ def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) 
     """The response's output of that name; None where it has none, or an error."""
     if inference_response.has_error():
         return None
-    for tensor in parts_of(inference_response)[0]:
+    for tensor in inference_response._parts[0]:
         if tensor._name == name:
             return tensor
     return None
@@ -96,7 +93,7 @@ def checked_parameters(parameters: Parameters) -> Parameters:
 def pack_response(response: InferenceResponse, names: Any, head: Head, known: Schemas) -> Packing | None:
     """Put one response into a frame of its own: into its head, and its tensors, but for outputs that are not in
     `names`; None where it has an error in place of them."""
-    tensors, error, parameters = parts_of(response)
+    tensors, error, parameters = response._parts
     if parameters:
         head["parameters"] = parameters
     if error is not None:

@@ -74,13 +74,15 @@ class Tensor:
             raise TypeError(f"Tensor '{name}': expected a numpy.ndarray, found type {type(numpy_array)}")
         dtype = numpy_array.dtype
         number = _NUMBERS.get(dtype, 0)
-        if not number:
-            number, dtype, numpy_array = _convertible(numpy_array)
+        if not (number and numpy_array.flags.c_contiguous and type(numpy_array) is np.ndarray):  # mostly they are
+            if not number:
+                number, dtype, numpy_array = _convertible(numpy_array)
+            numpy_array = np.asarray(numpy_array, dtype=dtype, order="C")
         self._name = name
         self._number = number
         self._shape = numpy_array.shape
         self._encoded = None
-        self._array = np.asarray(numpy_array, dtype=dtype, order="C")
+        self._array = numpy_array
 
     def name(self) -> str:
         return self._name
@@ -216,7 +218,7 @@ def encoded_tensor(name: str, shape: tuple[int, ...], encoded: Array) -> Tensor:
     tensor._number = DATATYPE_BYTES
     tensor._shape = shape
     tensor._encoded = encoded
-    tensor._array = None  # type: ignore[assignment]
+    tensor._array = None
     return tensor
 
 

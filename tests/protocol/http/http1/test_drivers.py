@@ -18,6 +18,7 @@ from protocol.http.app import HttpApp
 from protocol.http.connections import ConnectionServer
 from protocol.http.direct_infer import DirectHead, DirectInference, DirectRequest, ReplySink
 from protocol.http.settings import ConnectionLimits, HttpSettings
+from protocol.messages import Buffer
 from tests.protocol.http.fake_core import FakeCore
 from tests.protocol.http.fake_services import make_services
 from tests.protocol.http.http1.test_connection import EMPTY, INFER, chunked, head, sized
@@ -89,8 +90,8 @@ class Counted(DirectInference):
 
     taken = 0
 
-    def begin(self, head: DirectHead, body: memoryview, sink: ReplySink) -> DirectRequest | None:
-        request = super().begin(head, body, sink)
+    def begin(self, head: DirectHead, data: Buffer, sink: ReplySink, start: int = 0) -> DirectRequest | None:
+        request = super().begin(head, data, sink, start)
         self.taken += request is not None
         return request
 
