@@ -113,12 +113,7 @@ class DirectRequest(PendingReply, kw_only=True):
     def name(self) -> bytes:
         """As `CallOrigin.name`."""
         if not self.request_id:
-            submitted, client = self.submitted, self.head.client
-            if client is NO_IDS and submitted is not None and not submitted.request.id:  # mostly
-                made = self.ids.made
-                self.request_id = made.pop() if made else self.ids.make()
-            else:
-                self.request_id = self.ids.of(client, self.own_id)
+            self.request_id = self.ids.of(self.head.client, self.own_id)
         return self.request_id
 
     def tags(self, own_id: str) -> RequestTags:
@@ -235,10 +230,12 @@ class DirectInference:
                 put_sequence_id(decoded.request, head.sequence_id)
         except ServerError:
             return None
-        inference = decoded.request
+        inference, ids = decoded.request, services.request_ids
         request = inference.origin = DirectRequest(
-            self.replies, sink=sink, encoding=decoded.encoding, head=head, ids=services.request_ids, size=size
+            self.replies, sink=sink, encoding=decoded.encoding, head=head, ids=ids, size=size
         )
+        if head.client is NO_IDS and not inference.id:  # mostly
+            request.request_id = ids.made.pop() if ids.made else ids.make()
         if head.account is not None:
             request.charge = inference.charge = head.account.admit(name, size)
         if services.access_log.measures:
@@ -255,7 +252,7 @@ class DirectInference:
             try:
                 answer = encode_at_once(reply, request.encoding, request.head.accepts_coding)
                 if answer is not None:
-                    answer.request_id = request.name()
+                    answer.request_id = request.request_id or request.name()
                     if request.charge is not None:
                         charge_reply(request.charge, answer)
             except ServerError as error:

@@ -157,12 +157,10 @@ class MessageDeframer:
         return self._chunks[0]
 
 
-def whole_message(data: Buffer, max_message_size: int) -> memoryview | None:
-    """The message in the bytes, if they are exactly one of no more than that size, and not compressed."""
+def is_whole_message(data: Buffer, max_message_size: int) -> bool:
+    """Whether the bytes are exactly one message of no more than that size, which is not compressed, and its prefix."""
     size = len(data) - PREFIX_LENGTH
-    if size < 0 or data[0] or int.from_bytes(data[1:PREFIX_LENGTH], "big") != size or size > max_message_size:
-        return None
-    return memoryview(data)[PREFIX_LENGTH:]
+    return 0 <= size <= max_message_size and not data[0] and int.from_bytes(data[1:PREFIX_LENGTH], "big") == size
 
 
 def message_too_large(size: int, limit: int) -> PayloadTooLarge:

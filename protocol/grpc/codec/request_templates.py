@@ -164,7 +164,7 @@ class RequestTemplates:
             InvalidArgument: it is not one.
             LongContents: it takes long.
         """
-        if len(data) <= COPY_UP_TO:
+        if type(data) is not bytes and len(data) <= COPY_UP_TO:
             data = bytes(data)
         # The key that `_model_key` gives; where that is empty, no template is stored under this one.
         known = self._by_model.get(bytes(data[: 2 + data[1]])) if len(data) > 1 else None

@@ -77,12 +77,7 @@ class DirectCall(PendingReply, kw_only=True):
     def name(self) -> bytes:
         """As `CallOrigin.name`."""
         if not self.request_id:
-            submitted, client = self.submitted, self.head.client
-            if client is NO_IDS and submitted is not None and not submitted.request.id:  # mostly
-                made = self.ids.made
-                self.request_id = made.pop() if made else self.ids.make()
-            else:
-                self.request_id = self.ids.of(client, self.own_id)
+            self.request_id = self.ids.of(self.head.client, self.own_id)
         return self.request_id
 
     def tags(self, own_id: str) -> RequestTags:
@@ -122,7 +117,13 @@ class DirectInfer:
         return cls(services, templates, replies)
 
     def begin(
-        self, sink: ReplySink, stream_id: int, head: RequestHead, message: memoryview, size: int, deadline: float
+        self,
+        sink: ReplySink,
+        stream_id: int,
+        head: RequestHead,
+        message: bytes | memoryview,
+        size: int,
+        deadline: float,
     ) -> DirectCall | None:
         """Submit the request of a call, whose `size` bytes are counted. None where only a task can read it, and nothing
         has been done: it is to be traced, cannot be decoded, or its inputs are to be copied by a thread."""
@@ -141,6 +142,8 @@ class DirectInfer:
         except Exception:  # the task meets it again, and answers with it
             return None
         request.origin = call
+        if head.client is NO_IDS and not request.id:  # mostly
+            call.request_id = ids.made.pop() if ids.made else ids.make()
         if services.access_log.measures:
             request.trace = call.record = services.access_log.begin()
         call.submitted = services.core.submit(request, call, later=True)
@@ -196,13 +199,15 @@ class DirectInfer:
         """Release what the call holds: it is answered, or given up. Idempotent."""
         if self._logs:
             self._log_access(call, is_cancelled=False)
-        size, call.size = call.size, 0
-        call.sink.memory.give(size)
-        lease, call.lease = call.lease, None
+        size, lease, submitted = call.size, call.lease, call.submitted
+        if size:
+            call.size = 0
+            call.sink.memory.give(size)
         if lease is not None:
+            call.lease = None
             lease.__exit__(None, None, None)
-        submitted, call.submitted = call.submitted, None  # as `let_go` does
         if submitted is not None:
+            call.submitted = None  # as `let_go` does
             submitted.end()
 
     # The access log.
