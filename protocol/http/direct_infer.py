@@ -13,10 +13,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+import msgspec
 import trio
 
 from protocol.access.keys import KeyRing
@@ -52,6 +52,8 @@ from protocol.sequence_header import SEQUENCE_HEADER, put_sequence_id
 
 logger = logging.getLogger(__name__)
 
+_MOST_HEADS = 512
+
 
 class ReplySink(Protocol):
     """The owner of a direct request: a connection."""
@@ -67,8 +69,7 @@ class ReplySink(Protocol):
         """`answer` has raised this: how much of the reply was sent is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class DirectHead:
+class DirectHead(msgspec.Struct, frozen=True, eq=False):
     """What the head of a plain inference request says; the same for all requests with these bytes, as long as the
     server has the same `keys`."""
 
@@ -141,11 +142,24 @@ class DirectInference:
         self.replies: Replies = Replies(self.failures)
         self.flush = app.services.core.flush
         self._logs = app.services.access_log.is_on
+        # Heads of requests that differ in little but their length, which a client sends in turn.
+        self._heads: dict[bytes, DirectHead] = {}
 
     async def run(self) -> None:
         """Deliver replies, as long as the edge serves."""
         with self.poller.calling_last(self.flush):
             await self.replies.run()
+
+    def known_head(self, data: bytes) -> DirectHead | None:
+        """What was found of these bytes, by whichever connection they came, if it holds for the present keys."""
+        known = self._heads.get(data)
+        return known if known is not None and known.keys is self.keys.current else None
+
+    def keep_head(self, head: DirectHead) -> None:
+        """For all connections; when there are too many, all are dropped."""
+        if len(self._heads) >= _MOST_HEADS:
+            self._heads.clear()
+        self._heads[head.data] = head
 
     def head(self, head: Head, data: bytes) -> DirectHead | None:
         """The head in these bytes; None where its requests are not plain inference."""

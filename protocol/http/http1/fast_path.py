@@ -17,7 +17,7 @@ from protocol.access.control import NO_KEYS
 from protocol.errors import ServerError
 from protocol.http.date import DateHeader
 from protocol.http.direct_infer import DirectHead, DirectInference, DirectRequest
-from protocol.http.http1.head import END_OF_HEAD, is_worth_keeping, parse_head
+from protocol.http.http1.head import END_OF_HEAD, is_shared, is_worth_keeping, parse_head
 from protocol.http.http1.protocol import Http1Protocol
 from protocol.http.http1.response import last_lines, usual_head
 from protocol.http.http1.state import Move, State, after
@@ -283,6 +283,9 @@ class FastPath:
         if found is None or found.end() > self._limits.max_header_size:
             return None
         text = data[: found.end()]
+        known = self._direct.known_head(text)
+        if known is not None:
+            return known
         if text == self._other_head or not is_worth_keeping(text):
             return None
         try:
@@ -291,6 +294,8 @@ class FastPath:
             return None
         if head is None:
             self._other_head = text
+        elif is_shared(text):
+            self._direct.keep_head(head)
         return head
 
     def _stop_listening(self) -> None:

@@ -62,8 +62,12 @@ def parse_head(data: bytes) -> Head:
     Raises:
         InvalidArgument: it is none; Unsupported: its body comes in a coding that this server does not know.
     """
-    is_shared = len(data) <= _LARGEST_SHARED and data.count(b"\n") <= _MOST_LINES_KEPT
-    return _known(data) if is_shared else _parse(data)
+    return _known(data) if is_shared(data) else _parse(data)
+
+
+def is_shared(data: bytes) -> bool:
+    """Whether a server may remember this head for all connections, among the last few."""
+    return len(data) <= _LARGEST_SHARED and data.count(b"\n") <= _MOST_LINES_KEPT
 
 
 def _parse(data: bytes) -> Head:
