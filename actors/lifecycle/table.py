@@ -41,6 +41,9 @@ class ModelState(enum.Enum):
     UNAVAILABLE = "UNAVAILABLE"
 
 
+_READY = ModelState.READY  # to look it up in an enumeration takes long before Python 3.12
+
+
 @dataclass(eq=False, slots=True)
 class VersionEntry:
     """One version. `model` serves while the state is READY, and finishes its requests while it is UNLOADING.
@@ -108,7 +111,7 @@ class ModelEntry:
         """The ready one with the highest number."""
         found, highest = None, -1
         for version in self.versions.values():  # asked for each request
-            if version.version > highest and version.state is ModelState.READY:
+            if version.version > highest and version.state is _READY:
                 found, highest = version.model, version.version
         return found
 

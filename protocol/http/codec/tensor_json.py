@@ -36,6 +36,7 @@ _TYPE_CODES = {
     DataType.FP64: "d",
 }
 OUTPUT_CODES: dict[DataType, Any] = {**_TYPE_CODES, DataType.BOOL: "?"}
+_BYTES = DataType.BYTES  # to look it up takes long before Python 3.12
 FLOATS = frozenset({DataType.FP16, DataType.BF16, DataType.FP32, DataType.FP64})
 _HALF_FLOATS = frozenset({DataType.FP16, DataType.BF16})
 
@@ -107,7 +108,7 @@ def decode_data(
         raise _other_count(name, shape, count, len(elements), model)
     if not types <= ALLOWED[datatype][0]:
         raise _other_types(name, datatype, types)
-    if datatype is DataType.BYTES:
+    if datatype is _BYTES:
         raw = encode_bytes_elements(elements)
         if len(raw) > max_size:
             raise _too_large(name, len(raw), max_size)

@@ -53,6 +53,9 @@ class Parking(Enum):
     WOKEN = auto()  # it is about to run
 
 
+_LISTENING = Parking.LISTENING  # to look it up in an enumeration takes long before Python 3.12
+
+
 class FastPathFailed(Exception):
     """A callback of the fast path has raised, which is a defect: the connection has to end."""
 
@@ -189,7 +192,7 @@ class FastPath:
         if reply is None or left:
             self.unfinished = Unfinished(request, left)
             self._wake()
-        elif protocol.state is _RESPONDING and self._parking is Parking.LISTENING:
+        elif protocol.state is _RESPONDING and self._parking is _LISTENING:
             protocol.state = _SENT
         else:
             protocol.end_response()
