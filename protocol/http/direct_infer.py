@@ -245,11 +245,18 @@ class DirectInference:
         except ServerError:
             return None
         inference, ids = decoded.request, services.request_ids
-        request = inference.origin = DirectRequest(
-            self.replies, sink=sink, encoding=decoded.encoding, head=head, ids=ids, size=size
-        )
+        request_id = b""
         if head.client is NO_IDS and not inference.id:  # mostly
-            request.request_id = ids.made.pop() if ids.made else ids.make()
+            request_id = ids.made.pop() if ids.made else ids.make()
+        request = inference.origin = DirectRequest(
+            self.replies,
+            sink=sink,
+            encoding=decoded.encoding,
+            head=head,
+            ids=ids,
+            size=size,
+            request_id=request_id,
+        )
         if head.account is not None:
             request.charge = inference.charge = head.account.admit(name, size)
         if services.access_log.measures:

@@ -217,25 +217,23 @@ class FastPath:
 
     def _send(self, reply: Reply) -> Sequence[Buffer]:
         """Send; returns what the kernel does not accept at once."""
-        protocol, date = self._protocol, self._date.line()
-        length = len(reply.body) + sum(map(len, reply.tail))  # as `reply.length`, without its call
-        lines: tuple[bytes, ...]
+        protocol, body, tail, request_id = self._protocol, reply.body, reply.tail, reply.request_id
+        length = len(body) + sum(map(len, tail))  # as `reply.length`, without its call
+        date = self._date.line()
         if protocol.closes:
-            last = last_lines(reply.request_id, date)
-            lines = (protocol.begin_response(reply.status, reply.headers, last, length),)
+            last = last_lines(request_id, date)
+            head = protocol.begin_response(reply.status, reply.headers, last, length)
         else:
-            lines = (usual_head(reply.status, reply.headers, length), reply.request_id, b"\r\n", date)
+            usual = usual_head(reply.status, reply.headers, length)
             protocol.state = _RESPONDING
-        parts: Sequence[Buffer]
-        if length <= JOINED_SIZE:
-            parts = (b"".join((*lines, reply.body, *reply.tail)),)
-            size = len(parts[0])
-        else:
-            head = b"".join(lines)
-            parts = (head, reply.body, *reply.tail)
-            size = len(head) + length
+            if length <= JOINED_SIZE:
+                data = b"".join((usual, request_id, b"\r\n", date, body, *tail))
+                sent = self._wire.send_at_once((data,))
+                return () if sent == len(data) else split((data,), sent)[1]
+            head = b"".join((usual, request_id, b"\r\n", date))
+        parts = (head, body, *tail)
         sent = self._wire.send_at_once(parts)
-        return () if sent == size else split(parts, sent)[1]
+        return () if sent == len(head) + length else split(parts, sent)[1]
 
     def _read(self) -> None:
         """The readiness callback of the poller."""
