@@ -269,6 +269,7 @@ class ServerConnection(FrameSender):
             stream = self._streams.get(stream_id)
             if stream is None:
                 self._streams.check_opened(stream_id)
+                self._updated.append(stream_id)  # a flood of such frames is one as well
                 return
             if not increment:
                 self._reset(stream_id, ErrorCodes.PROTOCOL_ERROR)

@@ -35,6 +35,13 @@ class FloodLimits:
         if not self._control_frames.passes(self._now()):
             self.cut_off("max_control_frames", b"too many control frames")
 
+    def count_window_updates(self, count: int) -> None:
+        """So many WINDOW_UPDATE frames have come: those that the client has no reason for are control frames."""
+        too_many = count - self._out.window_updates
+        self._out.window_updates = max(0, -too_many)
+        for _ in range(too_many):
+            self.count_control_frame()
+
     def count_reset(self) -> None:
         """A request was given up by its client."""
         if not self._resets.passes(self._now()):

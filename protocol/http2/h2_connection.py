@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from h2.config import H2Configuration
 from h2.connection import ConnectionInputs, ConnectionState, H2Connection, H2ConnectionStateMachine
 from h2.errors import ErrorCodes
-from h2.events import Event
+from h2.events import Event, WindowUpdated
 from h2.exceptions import DenialOfServiceError, FrameTooLargeError
 from h2.settings import SettingCodes
 from hpack.hpack import Encoder
-from hyperframe.frame import Frame, SettingsFrame
+from hyperframe.frame import Frame, SettingsFrame, WindowUpdateFrame
 
 from protocol.http2.frames import HEADER_SIZE, PREFACE
 from protocol.http2.header_table import SmallHeaderTable
@@ -127,6 +127,11 @@ class PatientConnection(H2Connection):
 
     def clear_outbound_data_buffer(self) -> None:
         """h2 drops what is not sent yet when the peer's GOAWAY comes; its open streams still wait for it."""
+
+    def _receive_window_update_frame(self, frame: WindowUpdateFrame) -> tuple[list[Frame], list[Event]]:
+        """h2 says nothing of one for a stream that has ended, so that nobody could count them."""
+        frames, events = super()._receive_window_update_frame(frame)
+        return frames, events or [WindowUpdated(stream_id=frame.stream_id, delta=frame.window_increment)]
 
     def _receive_settings_frame(self, frame: SettingsFrame) -> tuple[list[Frame], list[Event]]:
         """Settings that h2 does not know it would keep, 65536 at worst."""

@@ -35,8 +35,18 @@ MAX_BACKLOG = 1 << 20
 MAX_CONTROL_BACKLOG = 1 << 16
 # Sent with the first of two GOAWAYs: its answer comes behind the requests that were on their way.
 RETIRING_PING = b"retiring"
+# How many WINDOW_UPDATE frames a new stream is worth: a peer may open windows before it gets anything.
+UPDATES_PER_STREAM = 4
+# And a message: two when it is read, two for each frame of it, and two for each 4 kB, as Go's client sends them.
+_UPDATES_PER_MESSAGE = 4
+_BYTES_PER_UPDATE = 2048
 # A larger response gains nothing by leaving together with others.
 _WRITTEN_ABOVE = 65536
+
+
+def updates_for(size: int) -> int:
+    """How many WINDOW_UPDATE frames a client has reason to send for a message of so many bytes."""
+    return _UPDATES_PER_MESSAGE + size // _BYTES_PER_UPDATE
 
 
 class FrameOutput:
@@ -46,6 +56,7 @@ class FrameOutput:
         taken: bytes that nobody holds any more, and that the peer has not been told it may send again.
         is_heard: whether the peer reads what answers its own frames: else no more of it should be read.
         answers: counts the whole responses that wait for the peer.
+        window_updates: how many more WINDOW_UPDATE frames the peer has reason to send.
     """
 
     __slots__ = (
@@ -61,6 +72,7 @@ class FrameOutput:
         "count_refusal",
         "is_heard",
         "taken",
+        "window_updates",
     )
 
     def __init__(
@@ -85,6 +97,7 @@ class FrameOutput:
         self._portion = connection_window // PORTIONS
         self.taken = 0
         self.is_heard = True
+        self.window_updates = 0
 
     @property
     def peer(self) -> str:
@@ -147,6 +160,14 @@ class FrameOutput:
             self._can_send.wake_all()
 
     # Of streams.
+
+    def expect_updates_of_stream(self) -> None:
+        """A stream is opened, so its client may say how much it will take."""
+        self.window_updates += UPDATES_PER_STREAM
+
+    def expect_updates(self, size: int) -> None:
+        """So many bytes are sent in one message: when its client has read them, it opens its windows again."""
+        self.window_updates += updates_for(size)
 
     def acknowledge(self, stream_id: int, size: int) -> None:
         """Allow the peer to send `size` bytes more."""

@@ -60,9 +60,6 @@ from protocol.sync.turns import PacedTurns
 _GIVEN_UP_AT_ONCE = 32
 _GIVING_UP = PacedTurns("calls that are given up")
 
-# Windows that a peer may open for a call before it gets anything.
-_UPDATES_PER_CALL = 4
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
@@ -192,7 +189,7 @@ class Calls:
 
     def on_request(self, event: events.RequestReceived) -> None:
         head: RequestHead = event.request
-        self._out.window_updates += _UPDATES_PER_CALL
+        self._out.expect_updates_of_stream()
         direct = self.direct
         count = len(self._streams) + len(direct.arriving) + len(direct.begun)
         if count >= self._limits.max_concurrent_streams or self.refuses or self.is_draining or head.handler is None:

@@ -188,10 +188,7 @@ class Connection:
 
     def _on_window_updated(self, event: events.WindowUpdated) -> None:
         self._out.on_windows_changed()
-        too_many = len(event.stream_ids) - self._out.window_updates
-        self._out.window_updates = max(0, -too_many)
-        for _ in range(too_many):
-            self._floods.count_control_frame()
+        self._floods.count_window_updates(len(event.stream_ids))
 
     def _on_settings_changed(self, event: events.RemoteSettingsChanged) -> None:
         self._driver.reading.deadline = math.inf  # the peer speaks HTTP/2

@@ -23,20 +23,15 @@ from protocol.messages import Buffer
 from protocol.reactor.replies import Replies
 from protocol.reactor.transport import Wire
 
-# How many WINDOW_UPDATE frames a message is worth: two when it is read, two for each frame of it.
-_UPDATES_PER_MESSAGE = 4
-_BYTES_PER_UPDATE = 4096
-
 
 class Outgoing(FrameOutput):
     """Implements `output.Output`, and sends what the connection itself has to say.
 
     Attributes:
         has_sent_data: data or headers have left since somebody last looked.
-        window_updates: how many more WINDOW_UPDATE frames the peer has reason to send.
     """
 
-    __slots__ = ("has_sent_data", "window_updates")
+    __slots__ = ("has_sent_data",)
 
     def __init__(
         self,
@@ -57,7 +52,6 @@ class Outgoing(FrameOutput):
             connection_window=connection_window,
         )
         self.has_sent_data = False
-        self.window_updates = 0
 
     # Of streams.
 
@@ -73,7 +67,7 @@ class Outgoing(FrameOutput):
                 self.answers.take(size)
                 held = size
             self.has_sent_data = True
-            self.window_updates += _UPDATES_PER_MESSAGE + size // _BYTES_PER_UPDATE
+            self.expect_updates(size)
             if headers:
                 self._h2.send_headers(stream_id, headers)
             if is_sendable:
@@ -98,7 +92,7 @@ class Outgoing(FrameOutput):
         except StreamClosedError:  # it is reset
             return False
         self.has_sent_data = True
-        self.window_updates += _UPDATES_PER_MESSAGE + size // _BYTES_PER_UPDATE
+        self.expect_updates(size)
         self._write_soon(size, replies)
         return True
 
@@ -116,7 +110,7 @@ class Outgoing(FrameOutput):
         except StreamClosedError:  # it is reset
             return True
         self.has_sent_data = True
-        self.window_updates += _UPDATES_PER_MESSAGE + size // _BYTES_PER_UPDATE
+        self.expect_updates(size)
         self._write_soon(size, replies)
         return True
 

@@ -194,6 +194,7 @@ class Http2Connection:
 
     def _on_window_updated(self, event: events.WindowUpdated) -> None:
         self._out.on_windows_changed()
+        self._floods.count_window_updates(len(event.stream_ids))
 
     def _on_settings_changed(self, event: events.RemoteSettingsChanged) -> None:
         self._out.on_windows_changed()

@@ -64,6 +64,7 @@ class HttpOutput(FrameOutput):
             self._h2.send_plain_response(stream_id, block, (reply.body, *reply.tail), size)
         else:
             self._h2.send_header_block(stream_id, block, end_stream=True)
+        self.expect_updates(size)
         if self.before_end is not None:
             self.before_end(stream_id)
         self._write_soon(size, replies)
@@ -79,6 +80,7 @@ class HttpOutput(FrameOutput):
                 return
             block = self._blocks.block(reply.status, reply.headers, size, reply.request_id)
             self._h2.send_plain_response(stream_id, block, (reply.body, *reply.tail), size)
+            self.expect_updates(size)
             if not has_ended:
                 self._h2.reset_stream(stream_id, ErrorCodes.NO_ERROR)
 
@@ -99,6 +101,8 @@ class HttpOutput(FrameOutput):
             if has_body and (size > sendable or self._writer.backlog >= MAX_BACKLOG):
                 self.answers.take(size)
                 held = size
+            if has_body:
+                self.expect_updates(size)
             block = self._blocks.block(
                 reply.status, reply.headers, size, reply.request_id
             )  # what is encoded has to be sent
@@ -130,6 +134,8 @@ class HttpOutput(FrameOutput):
     async def send_piece(self, stream_id: int, parts: Sequence[Buffer], *, end_stream: bool = False) -> None:
         """A piece of a response of unknown length; waits while the client reads slowly."""
         size = sum(map(len, parts))
+        if size:
+            self.expect_updates(size)
         try:
             if size <= self._h2.sendable(stream_id) and self._writer.backlog < MAX_BACKLOG:
                 self._h2.send_data(stream_id, parts, end_stream=end_stream)

@@ -185,6 +185,7 @@ class Http2Streams:
 
     def on_request(self, event: events.RequestReceived) -> None:
         request: RequestHead = event.request
+        self.out.expect_updates_of_stream()
         if (
             self.refuses
             or len(self._exchanges) + len(self._plain) >= self._limits.max_concurrent_streams

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import h2.errors
 import h2.events
+import h2.exceptions
 import h2.settings
 import hyperframe.frame as frames
 import numpy as np
@@ -159,6 +160,8 @@ FLOODS = {
     "priority": priority_frame(101),
     "unknown frame": b"\0\0\0\xee\0\0\0\0\0",
     "empty data": frames.DataFrame(1, b"").serialize(),
+    "windows of the connection": frames.WindowUpdateFrame(0, window_increment=1).serialize(),
+    "windows of a stream": frames.WindowUpdateFrame(1, window_increment=1).serialize(),
 }
 
 
@@ -176,6 +179,51 @@ async def test_frames_that_only_make_work_end_the_connection(serve: Serve, nurse
     assert await ended_by(client) == h2.errors.ErrorCodes.ENHANCE_YOUR_CALM
     assert server.services.limits.counts() == {("http", "max_control_frames"): 1}
     assert await is_alive(server)
+
+
+@pytest.mark.parametrize("stream_id", [0, 1])
+async def test_windows_without_a_reason_end_the_connection(serve: Serve, nursery: trio.Nursery, stream_id: int) -> None:
+    """Of the connection, and of a stream that has ended."""
+    server = await serve(settings=limited(max_control_frames=100))
+    client = await connect(server)
+    assert (await client.get("/v2/health/live"))[0] == 200
+    update = frames.WindowUpdateFrame(stream_id, window_increment=1).serialize()
+    await client.stream.send_all(update * 50)
+    assert (await client.get("/v2/health/live"))[0] == 200
+    assert server.services.limits.counts() == {}
+    nursery.start_soon(send_what_goes, client.stream, update * 5000)
+    assert await ended_by(client) == h2.errors.ErrorCodes.ENHANCE_YOUR_CALM
+    assert server.services.limits.counts() == {("http", "max_control_frames"): 1}
+    assert await is_alive(server)
+
+
+async def test_windows_that_open_as_data_is_read_are_no_flood(serve: Serve) -> None:
+    """Two frames for each 4 kB, of the stream and of the connection, as some clients send them."""
+    server = await serve(settings=limited(max_control_frames=20))
+    client = await connect(server)
+    array = np.zeros(100_000, np.int32)
+    body, size = infer_body([("A", DataType.INT32, array, True)], parameters={"binary_data_output": True})
+    stream_id = await client.start("POST", INFER, None, [("inference-header-content-length", str(size))])
+    for start in range(0, len(body), 8192):
+        while client.h2.local_flow_control_window(stream_id) < 8192:
+            await client.more()
+        client.h2.send_data(stream_id, body[start : start + 8192])
+        await client.flush()
+    client.h2.end_stream(stream_id)
+    await client.flush()
+    received = 0
+    while received < array.nbytes:
+        event = await client.wait_for(h2.events.DataReceived, stream_id)
+        received += len(event.data)
+        parts = -(-len(event.data) // 4096)
+        for number in range(parts):
+            increment = min(4096, len(event.data) - 4096 * number)
+            client.h2.increment_flow_control_window(increment)
+            with contextlib.suppress(h2.exceptions.StreamClosedError):
+                client.h2.increment_flow_control_window(increment, stream_id)
+        await client.flush()
+    assert (await client.get("/v2/health/live"))[0] == 200
+    assert server.services.limits.counts() == {}
 
 
 async def send_what_goes(stream: trio.abc.Stream, data: bytes) -> None:

@@ -27,6 +27,7 @@ from protocol.errors import ServerError
 from protocol.http.errors import HeadersTooLarge, LimitError, MethodNotAllowed, TooManyStreams, error_reply
 from protocol.http.settings import ConnectionLimits
 from protocol.http2.h2_connection import HIGHEST_STREAM_ID, PatientConnection
+from protocol.http2.output import UPDATES_PER_STREAM, updates_for
 from protocol.limits.flood import FloodGuard
 
 # What an entry of a header list counts beside its name and value (RFC 9113, 6.5.2).
@@ -41,6 +42,7 @@ _CONTROL_EVENTS = (
     h2.events.SettingsAcknowledged,
     h2.events.PriorityUpdated,
     h2.events.UnknownFrameReceived,
+    h2.events.WindowUpdated,  # beyond those that a client has reason to send
 )
 
 
@@ -56,6 +58,7 @@ class UpgradedHttp2(H2Protocol):
         self.on_limit = on_limit
         self._resets = FloodGuard(limits.max_stream_resets)
         self._control_frames = FloodGuard(limits.max_control_frames)
+        self._window_updates = 0  # that the client has reason to send
         self._unfinished: set[int] = set()  # streams whose request has not ended
         self._is_draining = False
         self._has_failed = False
@@ -159,11 +162,7 @@ class UpgradedHttp2(H2Protocol):
     def _is_bearable(self, event: h2.events.Event) -> bool:
         if isinstance(event, h2.events.StreamReset):
             guard, name = self._resets, "max_stream_resets"
-        elif (
-            isinstance(event, _CONTROL_EVENTS)
-            or (isinstance(event, h2.events.DataReceived) and not event.data and event.stream_ended is None)
-            or (isinstance(event, h2.events.RequestReceived) and self._is_full)
-        ):
+        elif self._is_control(event):
             guard, name = self._control_frames, "max_control_frames"
         else:
             return True
@@ -172,8 +171,21 @@ class UpgradedHttp2(H2Protocol):
         self.on_limit(name)
         return False
 
+    def _is_control(self, event: h2.events.Event) -> bool:
+        match event:
+            case h2.events.WindowUpdated() if self._window_updates:
+                self._window_updates -= 1
+                return False
+            case h2.events.DataReceived():
+                return not event.data and event.stream_ended is None
+            case h2.events.RequestReceived():
+                return self._is_full
+            case _:
+                return isinstance(event, _CONTROL_EVENTS)
+
     async def _create_stream(self, request: h2.events.RequestReceived) -> None:
         """Start the application on a request, or answer in its place, or reset the stream if it is no request."""
+        self._window_updates += UPDATES_PER_STREAM
         stream_id = request.stream_id
         fields = dict(request.headers)
         path, method = fields.get(b":path", b""), fields.get(b":method", b"")
@@ -230,6 +242,7 @@ class UpgradedHttp2(H2Protocol):
     async def stream_send(self, event: Event) -> None:
         """What the application sends. A client that takes none of it for a while loses its stream."""
         if isinstance(event, Body):
+            self._window_updates += updates_for(len(event.data))
             for start in range(0, len(event.data), _PIECE):
                 await self._send_in_time(Body(event.stream_id, event.data[start : start + _PIECE]))
         elif isinstance(event, EndBody):
