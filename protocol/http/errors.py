@@ -128,6 +128,16 @@ class TooManyRelayed(LimitError, Unavailable):
         )
 
 
+class TooManyUploads(LimitError, Unavailable):
+    limit = "max_relayed_requests"
+
+    def __init__(self, maximum: int) -> None:
+        super().__init__(
+            f"an edge process passes the bodies of {maximum} requests on to the server's core, which is the maximum. "
+            f"Use --http-max-connections to increase the limit."
+        )
+
+
 STATUS: dict[type[ServerError], int] = {
     ServerError: 400,
     Internal: 500,

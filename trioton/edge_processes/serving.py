@@ -18,6 +18,7 @@ from protocol.http.exchange import App
 from protocol.http.relay.app import RelayApp
 from protocol.http.relay.linked import LinkedApp
 from protocol.http.relay.upstream import Upstreams
+from protocol.http.routes import route_table
 from protocol.http.settings import Interface
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
@@ -93,7 +94,8 @@ async def _serve_http(
         partial(serving.open_upstream, word), serving.relayed.note, most=settings.connections.max_connections
     )
     on_limit = partial(serving.limits.count, "http")
-    relay = RelayApp(upstreams, serving.memory, on_limit, settings.body_timeout, settings.linger)
+    routes = route_table(settings.interface, has_console=settings.console, has_metrics=settings.metrics)
+    relay = RelayApp(upstreams, serving.memory, on_limit, settings.body_timeout, settings.linger, routes)
     app: App = relay
     direct: LinkedInference | None = None
     if word in start.linked:

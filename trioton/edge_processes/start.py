@@ -57,7 +57,12 @@ def edge_start(settings: Settings, number: int, addresses: Mapping[str, Address]
         number,
         addresses,
         memory,
-        replace(settings.http_edge(), interface=settings.http_interface(), openai=settings.openai()),
+        replace(
+            settings.http_edge(),
+            interface=settings.http_interface(),
+            openai=settings.openai(),
+            metrics=settings.allow_metrics and settings.metrics_on_http_port,
+        ),
         settings.grpc_edge(),
         {word: found for word, found in files.items() if found is not None and word in addresses},
         linked_words(settings),

@@ -1,9 +1,10 @@
 """The application of a relaying edge: each request is answered by the core's edge, as it comes and as it goes.
 
 The core has a connection for each request that it is sent, so it is sent none that its client may still stall: a short
-body is read first, and a response whose length is told is read whole before it is sent on, where there is memory.
-Longer ones are streamed, and what a client sends or reads slowly is waited for here and in the core alike. Cancelled,
-for its client has gone, a request closes its connection to the core, which cancels it there.
+body is read first, unless the core has no route for the request, and a response whose length is told is read whole
+before it is sent on, where there is memory. Longer ones are streamed, and what a client sends or reads slowly is waited
+for here and in the core alike. Cancelled, for its client has gone, a request closes its connection to the core, which
+cancels it there.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from functools import partial
 
 import trio
 
+from protocol.access.categories import Category
 from protocol.errors import ServerError, Unavailable
 from protocol.http.body import BodyLimit
 from protocol.http.errors import LimitError, error_reply
 from protocol.http.exchange import BodyStream, ClientGone, Exchange
 from protocol.http.relay.request import request_head
 from protocol.http.relay.response import NoResponse, ResponseHead
-from protocol.http.relay.upstream import Lease, Upstream, Upstreams
+from protocol.http.relay.upstream import Lease, Purpose, Upstream, Upstreams
 from protocol.http.reply import Reply
+from protocol.http.route_table import Endpoint, RouteTable
 from protocol.limits.request_memory import LIMIT_NAME, RequestMemory, RequestShare
 from protocol.messages import Buffer
 
@@ -50,13 +53,14 @@ class HeadReply(Reply):
 @dataclass(frozen=True, slots=True)
 class RelayApp:
     """`memory` counts responses that are read whole; `on_limit` is told of limits that refuse something. `body_timeout`
-    and `linger` are as in `HttpSettings`."""
+    and `linger` are as in `HttpSettings`; `routes` are those of the core's edge."""
 
     upstreams: Upstreams
     memory: RequestMemory
     on_limit: Callable[[str], None]
     body_timeout: float
     linger: float
+    routes: RouteTable
 
     async def __call__(self, exchange: Exchange) -> None:
         try:
@@ -104,14 +108,27 @@ class RelayApp:
             self.on_limit(error.limit)
         await exchange.reply_early(error_reply(error), linger=self.linger)
 
+    def _endpoint(self, exchange: Exchange) -> Endpoint | None:
+        """None where the core's edge refuses the request by its head."""
+        try:
+            endpoint, _ = self.routes.find(exchange.raw_path)
+            endpoint.route(exchange.method)
+        except ServerError:
+            return None
+        return endpoint
+
     async def _relay(self, exchange: Exchange, lease: Lease) -> None:
+        endpoint = self._endpoint(exchange)
         if not exchange.may_have_body:
-            upstream = await lease.take(exchange.method)
+            is_health = endpoint is not None and endpoint.category is Category.HEALTH
+            upstream = await lease.take(exchange.method, Purpose.HEALTH if is_health else Purpose.ANSWER)
             await upstream.send((request_head(exchange, b"", expects_continue=False),))
             await self._answer(exchange, lease, upstream, await _response_of(upstream))
             return
         with RequestShare(self.memory) as share:
-            upstream, response, is_whole = await self._send_with_body(exchange, lease, share)
+            upstream, response, is_whole = await self._send_with_body(
+                exchange, lease, share, is_short_first=endpoint is not None
+            )
         if is_whole:
             await self._answer(exchange, lease, upstream, response)
         else:  # it refuses the rest
@@ -122,16 +139,18 @@ class RelayApp:
     # The request.
 
     async def _send_with_body(
-        self, exchange: Exchange, lease: Lease, share: RequestShare
+        self, exchange: Exchange, lease: Lease, share: RequestShare, *, is_short_first: bool
     ) -> tuple[Upstream, ResponseHead, bool]:
-        """The connection, the response's head, and whether the request was sent whole before that came."""
+        """The connection, the response's head, and whether the request was sent whole before that came.
+        `is_short_first`: a short body is read before the core hears of the request."""
         body = exchange.stream_body(BodyLimit(1 << 63, _never), pause_seconds=self.body_timeout + _LATER_SECONDS)
         length = int(exchange.headers.get(b"content-length", b"%d" % _NO_LENGTH))
-        # The core may refuse a long body before it is sent.
-        expects_continue = length > _AT_ONCE and exchange.headers.get(b"expect", b"").lower() == b"100-continue"
+        is_first = is_short_first and length <= _AT_ONCE
+        # The core may refuse a body before it is sent.
+        expects_continue = not is_first and exchange.headers.get(b"expect", b"").lower() == b"100-continue"
         here: list[Buffer] = []
         has_ended = False
-        if not expects_continue:
+        if is_short_first and not expects_continue:
             has_ended = await self._read_here(body, here, share)
         if has_ended and length == _NO_LENGTH:
             length = body.received
@@ -141,7 +160,7 @@ class RelayApp:
         head = request_head(exchange, framing, expects_continue=expects_continue)
         if has_ended:
             _check_length(length, body)
-        upstream = await lease.take(exchange.method)
+        upstream = await lease.take(exchange.method, Purpose.ANSWER if has_ended else Purpose.UPLOAD)
         if expects_continue:
             await upstream.send((head,))
             if (response := await upstream.response()) is not None:
@@ -153,7 +172,7 @@ class RelayApp:
             await upstream.send((head, *_framed(here, length)))
         here.clear()
         share.end()
-        return upstream, *await _Pump(body, upstream, length).run()
+        return upstream, *await _Pump(body, upstream, length, lease.note_sent).run()
 
     async def _read_here(self, body: BodyStream, parts: list[Buffer], share: RequestShare) -> bool:
         """What comes of a body, up to a size, as far as there is memory. Whether that is all."""
@@ -203,9 +222,11 @@ class RelayApp:
 
 
 class _Pump:
-    """Sends the rest of a body while the response is awaited, which may come before its end."""
+    """Sends the rest of a body while the response is awaited, which may come before its end; `on_sent` is called at
+    that."""
 
-    def __init__(self, body: BodyStream, upstream: Upstream, length: int) -> None:
+    def __init__(self, body: BodyStream, upstream: Upstream, length: int, on_sent: Callable[[], None]) -> None:
+        self._on_sent = on_sent
         self._body = body
         self._upstream = upstream
         self._length = length
@@ -236,6 +257,7 @@ class _Pump:
                     return  # it has answered, or is gone, which the other task sees
             _check_length(length, body)
             self._is_done = length != _NO_LENGTH or await upstream.send((b"0\r\n\r\n",))
+            self._on_sent()
         except (ServerError, ClientGone) as error:
             self._failure = error
             scope.cancel()

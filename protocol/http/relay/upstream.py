@@ -6,13 +6,14 @@ import math
 import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum, auto
 from types import TracebackType
 from typing import TypeAlias
 
 import numpy as np
 import trio
 
-from protocol.http.errors import TooManyRelayed
+from protocol.http.errors import TooManyRelayed, TooManyUploads
 from protocol.http.relay.response import NoResponse, ResponseHead, ResponseReader
 from protocol.messages import Buffer
 from protocol.reactor.transport import PlainWire
@@ -27,6 +28,16 @@ _IN_PLACE_ABOVE = 64 * 1024
 # How long one without a request is kept for the next request of its client, and how many of them.
 IDLE_SECONDS = 5.0
 MOST_IDLE = 512
+# Requests for health pass where others are too many: whoever asks would take a server that is busy for one that is ill.
+_FOR_HEALTH = 16
+
+
+class Purpose(Enum):
+    """What a request has a connection for."""
+
+    ANSWER = auto()  # all of it is there
+    UPLOAD = auto()  # its body is still to come, when its client likes
+    HEALTH = auto()
 
 
 class Upstream:
@@ -112,6 +123,7 @@ class Lease:
         self._upstreams = upstreams
         self._client = client
         self._upstream: Upstream | None = None
+        self._is_upload = False
 
     def __enter__(self) -> Lease:
         return self
@@ -121,13 +133,21 @@ class Lease:
     ) -> None:
         self.end()
 
-    async def take(self, method: str) -> Upstream:
+    async def take(self, method: str, purpose: Purpose = Purpose.ANSWER) -> Upstream:
         """As `Upstreams.take`, for a request with that method."""
-        self._upstream = upstream = await self._upstreams.take(self._client)
+        self._upstream = upstream = await self._upstreams.take(self._client, purpose)
+        self._is_upload = purpose is Purpose.UPLOAD
         upstream.begin(method)
         return upstream
 
+    def note_sent(self) -> None:
+        """All of the body has been sent: the request only has to be answered."""
+        if self._is_upload:
+            self._is_upload = False
+            self._upstreams.end_upload()
+
     def end(self) -> None:
+        self.note_sent()
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
             self._upstreams.give_back(upstream)
@@ -139,11 +159,14 @@ class Upstreams:
     def __init__(
         self, open_one: Open, on_request: Callable[[], None] = lambda: None, *, most: int = sys.maxsize
     ) -> None:
-        """`on_request` is called for each request; `most` is how many may have one at a time."""
+        """`on_request` is called for each request; `most` is how many may have one at a time, half of them
+        for what their clients still have to send."""
         self._open = open_one
         self._on_request = on_request
         self._most = most
+        self._most_uploads = max(1, most // 2)
         self._taken = 0
+        self._uploads = 0
         self._idle: OrderedDict[str, list[Upstream]] = OrderedDict()  # the client that was served last is the last
         self._count = 0
 
@@ -151,22 +174,31 @@ class Upstreams:
     def idle_count(self) -> int:
         return self._count
 
-    async def take(self, client: str) -> Upstream:
-        """For one request of that client; to be given back.
+    async def take(self, client: str, purpose: Purpose = Purpose.ANSWER) -> Upstream:
+        """For one request of that client; to be given back, and if it is an upload, `end_upload` called before.
 
         Raises:
             NoResponse: there is none.
-            TooManyRelayed: there may be no more: each takes a descriptor of the core's process.
+            TooManyRelayed, TooManyUploads: there may be no more: each takes a descriptor of the core's process.
         """
-        if self._taken >= self._most:
+        is_upload = purpose is Purpose.UPLOAD
+        if self._taken >= self._most + (_FOR_HEALTH if purpose is Purpose.HEALTH else 0):
             raise TooManyRelayed(self._most)
+        if is_upload and self._uploads >= self._most_uploads:
+            raise TooManyUploads(self._most_uploads)
         self._on_request()
         self._taken += 1
+        self._uploads += is_upload
         try:
             return await self._take(client)
         except BaseException:
             self._taken -= 1
+            self._uploads -= is_upload
             raise
+
+    def end_upload(self) -> None:
+        """The body of one has been sent, or is given up."""
+        self._uploads -= 1
 
     async def _take(self, client: str) -> Upstream:
         idle = self._idle.get(client)

@@ -14,6 +14,7 @@ from protocol.http.exchange import App
 from protocol.http.relay.app import RelayApp
 from protocol.http.relay.linked import LinkedApp
 from protocol.http.relay.upstream import Upstreams
+from protocol.http.routes import route_table
 from protocol.http.settings import ConnectionLimits, HttpSettings
 from protocol.limits.request_memory import RequestMemory
 from protocol.services import EdgeServices, Linked
@@ -70,7 +71,7 @@ async def relays(nursery: trio.Nursery, serve: Serve) -> AsyncIterator[Relays]:
         relayed = Relayed("", 0, Upstreams(open_one, most=most), core)
         account = RequestMemory(memory) if linked is None else linked.memory
         app: App
-        app = relay = RelayApp(relayed.upstreams, account, relayed.refused.append, 60, 0.1)
+        app = relay = RelayApp(relayed.upstreams, account, relayed.refused.append, 60, 0.1, route_table())
         if linked is not None:
             app = LinkedApp(
                 Linked(linked, keys, _know_all), settings, relay, has_texts=has_texts, keeps_responses=keeps_responses

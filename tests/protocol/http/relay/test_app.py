@@ -147,10 +147,75 @@ async def test_no_more_requests_are_with_the_core_than_may_be(relays: Relays) ->
                 await core.started.wait()
                 refused = await client.get("/v2")
                 assert (refused.status_code, edge.refused) == (503, ["max_relayed_requests"])
+                assert (await client.get("/v2/health/ready")).status_code == 200, "which has places of its own"
                 assert "core answer 1 requests, which is the maximum" in refused.json()["error"]
                 nursery.cancel_scope.cancel()
             await core.cancelled.wait()
         assert (await client.get("/v2")).status_code == 200
+
+
+def long_upload(path: str = "/v2/models/echo/infer") -> tuple[bytes, bytes]:
+    """The start of a request whose body is not read before the core hears of it, and its end."""
+    end = json.dumps(BODY).encode()
+    size = len(end) + (1 << 18)
+    return b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (path.encode(), size) + b" " * (1 << 18), end
+
+
+async def test_bodies_that_do_not_come_leave_places_to_other_requests(relays: Relays) -> None:
+    edge = await relays(most=4)
+    start, end = long_upload()
+    stalled = [await trio.open_tcp_stream("127.0.0.1", edge.port) for _ in range(2)]
+    for each in stalled:
+        await each.send_all(start)
+    await wait_all_tasks_blocked()
+    assert len(edge.clients) == 2
+    refused = await trio.open_tcp_stream("127.0.0.1", edge.port)
+    await refused.send_all(start)
+    with trio.fail_after(30):
+        answer = await refused.receive_some()
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"the bodies of 2 requests" in answer
+    assert edge.refused == ["max_relayed_requests"]
+    async with httpx.AsyncClient(base_url=edge.url) as client:
+        assert (await client.get("/v2")).status_code == 200
+        assert (await client.post("/v2/models/echo/infer", json=BODY)).status_code == 200
+        await stalled[0].send_all(end)
+        assert (await stalled[0].receive_some()).startswith(b"HTTP/1.1 200 ")
+        await stalled[1].aclose()
+        await wait_all_tasks_blocked()
+        for _ in range(3):
+            answered = await client.post("/v2/models/echo/infer", content=b" " * (1 << 18) + end)
+            assert answered.status_code == 200
+    assert len(edge.refused) == 1
+    for each in (stalled[0], refused):
+        await each.aclose()
+
+
+async def test_a_body_that_has_come_is_no_upload_any_more(relays: Relays) -> None:
+    """However long the model takes."""
+    core = FakeCore()
+    edge = await relays(make_services(core), most=2)
+    waiting = await trio.open_tcp_stream("127.0.0.1", edge.port)
+    async with waiting:
+        await waiting.send_all(b"".join(long_upload("/v2/models/wait/infer")))
+        with trio.fail_after(60):
+            await core.started.wait()
+        async with httpx.AsyncClient(base_url=edge.url) as client:
+            answer = await client.post("/v2/models/echo/infer", content=b" " * (1 << 19) + json.dumps(BODY).encode())
+        assert answer.status_code == 200
+        assert edge.refused == []
+
+
+@pytest.mark.parametrize("expects", [b"", b"expect: 100-continue\r\n"])
+@pytest.mark.parametrize(("target", "status"), [(b"POST /v2/nowhere", b"404"), (b"PUT /v2", b"405")])
+async def test_what_has_no_route_is_refused_before_its_body(
+    relays: Relays, target: bytes, status: bytes, expects: bytes
+) -> None:
+    edge = await relays()
+    async with await trio.open_tcp_stream("127.0.0.1", edge.port) as stream:
+        await stream.send_all(b"%b HTTP/1.1\r\nhost: x\r\n%bcontent-length: 5\r\n\r\n" % (target, expects))
+        with trio.fail_after(30):
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 %b " % status)
 
 
 async def test_connections_that_are_not_used_are_closed(autojump_clock: trio.testing.MockClock) -> None:
