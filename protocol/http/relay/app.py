@@ -160,7 +160,8 @@ class RelayApp:
         head = request_head(exchange, framing, expects_continue=expects_continue)
         if has_ended:
             _check_length(length, body)
-        upstream = await lease.take(exchange.method, Purpose.ANSWER if has_ended else Purpose.UPLOAD)
+        is_upload = is_short_first and not has_ended
+        upstream = await lease.take(exchange.method, Purpose.UPLOAD if is_upload else Purpose.ANSWER)
         if expects_continue:
             await upstream.send((head,))
             if (response := await upstream.response()) is not None:

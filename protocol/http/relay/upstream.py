@@ -35,7 +35,7 @@ _FOR_HEALTH = 16
 class Purpose(Enum):
     """What a request has a connection for."""
 
-    ANSWER = auto()  # all of it is there
+    ANSWER = auto()  # all of it is there, or as much as the core needs to refuse it
     UPLOAD = auto()  # its body is still to come, when its client likes
     HEALTH = auto()
 

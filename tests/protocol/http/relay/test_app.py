@@ -179,6 +179,7 @@ async def test_bodies_that_do_not_come_leave_places_to_other_requests(relays: Re
     async with httpx.AsyncClient(base_url=edge.url) as client:
         assert (await client.get("/v2")).status_code == 200
         assert (await client.post("/v2/models/echo/infer", json=BODY)).status_code == 200
+        assert (await client.post("/v2/nowhere", json=BODY)).status_code == 404
         await stalled[0].send_all(end)
         assert (await stalled[0].receive_some()).startswith(b"HTTP/1.1 200 ")
         await stalled[1].aclose()
