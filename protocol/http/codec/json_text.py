@@ -31,6 +31,7 @@ _WRONG_TYPE = {
     "int": "attempt to access JSON non-unsigned-integer as unsigned-integer",
     "float": "attempt to access JSON non-number as double",
 }
+_NOT_UTF8 = "Invalid UTF-8"
 _POSITION = re.compile(r" \(byte (\d+)\)$")
 _PLACE = re.compile(r" - at `\$\.?(.+)`$")
 _MEMBER = re.compile(r"[^.\[\]]+(?=(\[\d*\])*$)")
@@ -74,13 +75,13 @@ class JsonReader(Generic[T]):
             raw = bytes(text)
             if b"NaN" in raw or b"Infinity" in raw:
                 return self._read_leniently(raw)
+            if str(exc).startswith(_NOT_UTF8):  # of msgspec 0.23 and later; a UnicodeDecodeError of others
+                _refuse_bytes(raw)
             position = _POSITION.search(str(exc))
             reason = _POSITION.sub("", str(exc)).removeprefix("JSON is malformed: ")
             _refuse_syntax(reason, place(int(position[1]) if position else len(raw)))
-        except UnicodeDecodeError as exc:
-            raise InvalidArgument(
-                f"failed to parse the request JSON buffer: a string is not valid UTF-8 ({exc.reason})"
-            ) from None
+        except UnicodeDecodeError:
+            _refuse_bytes(bytes(text))
         except RecursionError:
             raise InvalidArgument(NESTING_TEXT) from None
 
@@ -108,6 +109,16 @@ class JsonReader(Generic[T]):
 
 def _refuse_syntax(reason: str, offset: int) -> NoReturn:
     raise InvalidArgument(f"failed to parse the request JSON buffer: {reason} at {offset}") from None
+
+
+def _refuse_bytes(raw: bytes) -> NoReturn:
+    """Refuse a text with a string that is not UTF-8."""
+    reason = ""
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        reason = f" ({error.reason})"
+    raise InvalidArgument(f"failed to parse the request JSON buffer: a string is not valid UTF-8{reason}") from None
 
 
 def _refuse_type(error: msgspec.ValidationError) -> NoReturn:
