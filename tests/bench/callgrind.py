@@ -17,6 +17,8 @@ from pathlib import Path
 from tests.bench.peers import Peer
 
 READY_SECONDS = 180.0
+# A process that is stopped does not answer.
+CONTROL_SECONDS = 60.0
 ADVICE = "valgrind is not there: apt-get install valgrind"
 
 
@@ -107,8 +109,9 @@ class Counter:
 
     def _control(self, option: str) -> None:
         try:
-            subprocess.run(["callgrind_control", option, str(self._pid)], check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError) as error:
+            command = ["callgrind_control", option, str(self._pid)]
+            subprocess.run(command, check=True, capture_output=True, timeout=CONTROL_SECONDS)
+        except (OSError, subprocess.SubprocessError) as error:
             raise CountFailed(f"callgrind_control {option}: {error}") from None
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench import callgrind
 from tests.bench.callgrind import Counter, CountFailed, Work, counted, forget, totals
 from tests.bench.peers import our_server
 
@@ -56,3 +57,13 @@ def test_what_a_server_does_by_itself_is_taken_off_by_the_time() -> None:
     assert work == Work(900, 80, 2.0)
     assert work / 10 == Work(90, 8, 0.2)
     assert work + Work(100, 20, 1.0) == Work(1000, 100, 2.0)
+
+
+def test_a_process_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    control = tmp_path / "callgrind_control"
+    control.write_text("#!/bin/sh\nexec sleep 60\n")
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(callgrind, "CONTROL_SECONDS", 0.05)
+    with pytest.raises(CountFailed, match="--zero"):
+        Counter(7, tmp_path / "counts").zero()
