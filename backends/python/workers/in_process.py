@@ -104,7 +104,8 @@ class InProcessModel:
     def _names_in_folders(self) -> list[str]:
         """The modules that are there and lie in its folders."""
         roots = tuple(folder + os.sep for folder in self._folders)
-        return [name for name, module in list(sys.modules.items()) if place_of(module).startswith(roots)]
+        # A copy is made in one go; while a list of pairs is, garbage may be collected, and another thread import.
+        return [name for name, module in sys.modules.copy().items() if place_of(module).startswith(roots)]
 
 
 def _modules(path: str, folders: Sequence[str]) -> Iterator[Path]:
