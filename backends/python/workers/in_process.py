@@ -34,6 +34,8 @@ logger = logging.getLogger("trioton.backends.python")
 
 # How long a thread may take to end when it is told to; then it is left alone.
 _END_SECONDS = 2.0
+# The names of all models' packages begin so.
+_PACKAGES = "trioton_model_"
 _UTILITIES: Mapping[str, Mapping[str, Any]] = {
     "triton_python_backend_utils": {each: getattr(api, each) for each in api.__all__},
     "c_python_backend_utils": api.EXTENSION,
@@ -46,9 +48,8 @@ class InProcessModel:
     def __init__(self) -> None:
         self.maker = SharingMaker(self._load)
         self.places = 0
-        self._package = f"trioton_model_{id(self)}"
+        self._package = f"{_PACKAGES}{id(self)}"
         self._folders: list[str] = []
-        self._not_its_own: frozenset[str] = frozenset()  # modules in its folders that were there before
         self._own: OwnModules | None = None
 
     def _load(self, head: Mapping[str, Any]) -> Any:
@@ -59,7 +60,6 @@ class InProcessModel:
         modules = list(_modules(path, folders))
         is_hidden = any(self.is_hidden(module) for module in modules)
         self._folders = folders
-        self._not_its_own = frozenset(self._names_in_folders())
         writes = not sys.dont_write_bytecode
         sys.dont_write_bytecode = True  # as in a worker, see its loader; the server's own modules are imported already
         try:
@@ -95,17 +95,28 @@ class InProcessModel:
             for folder in self._folders:
                 with suppress(ValueError):  # somebody else has set the path back
                     sys.path.remove(folder)
-        in_package = [name for name in list(sys.modules) if name.partition(".")[0] == self._package]
-        for name in {*self._names_in_folders(), *in_package} - self._not_its_own:
+        for name in self._own_names():
             sys.modules.pop(name, None)
         self._folders = []
         self.maker = SharingMaker(self._load)
 
-    def _names_in_folders(self) -> list[str]:
-        """The modules that are there and lie in its folders."""
+    def _own_names(self) -> list[str]:
+        """Its package, and what has been imported of that and of its folders since there is one: modules are in the
+        order in which they came. The rest were there before."""
         roots = tuple(folder + os.sep for folder in self._folders)
         # A copy is made in one go; while a list of pairs is, garbage may be collected, and another thread import.
-        return [name for name, module in sys.modules.copy().items() if place_of(module).startswith(roots)]
+        modules = sys.modules.copy()
+        of_package: list[str] = []
+        of_folders: list[str] = []
+        for name in reversed(modules):
+            if name.startswith(_PACKAGES):
+                if name == self._package:
+                    return [name, *of_package, *of_folders]
+                if name.partition(".")[0] == self._package:
+                    of_package.append(name)
+            elif place_of(modules[name]).startswith(roots):
+                of_folders.append(name)
+        return of_package  # somebody has removed the package: what was there before it is not known
 
 
 def _modules(path: str, folders: Sequence[str]) -> Iterator[Path]:
