@@ -38,15 +38,15 @@ RETIRING_PING = b"retiring"
 # How many WINDOW_UPDATE frames a new stream is worth: a peer may open windows before it gets anything.
 UPDATES_PER_STREAM = 4
 # And a message: two when it is read, two for each frame of it, and two for each 4 kB, as Go's client sends them.
-_UPDATES_PER_MESSAGE = 4
-_BYTES_PER_UPDATE = 2048
+UPDATES_PER_MESSAGE = 4
+BYTES_PER_UPDATE = 2048
 # A larger response gains nothing by leaving together with others.
 _WRITTEN_ABOVE = 65536
 
 
 def updates_for(size: int) -> int:
     """How many WINDOW_UPDATE frames a client has reason to send for a message of so many bytes."""
-    return _UPDATES_PER_MESSAGE + size // _BYTES_PER_UPDATE
+    return UPDATES_PER_MESSAGE + size // BYTES_PER_UPDATE
 
 
 class FrameOutput:

@@ -22,6 +22,7 @@ Message: TypeAlias = bytes | Sequence[Buffer]
 _SMALL = 1024
 # What follows a message of more bytes is copied, so that it does not keep the message alive.
 _LARGE = 65536
+_COPIED_SIZE = 4096
 
 
 class Frame(NamedTuple):
@@ -157,10 +158,15 @@ class MessageDeframer:
         return self._chunks[0]
 
 
-def is_whole_message(data: Buffer, max_message_size: int) -> bool:
-    """Whether the bytes are exactly one message of no more than that size, which is not compressed, and its prefix."""
+def whole_message(data: Buffer, max_message_size: int) -> bytes | memoryview | None:
+    """The message in the bytes, if they are exactly one of no more than that size, and not compressed: a copy of a
+    small one, which costs less than a view of it."""
     size = len(data) - PREFIX_LENGTH
-    return 0 <= size <= max_message_size and not data[0] and int.from_bytes(data[1:PREFIX_LENGTH], "big") == size
+    if size < 0 or data[0] or int.from_bytes(data[1:PREFIX_LENGTH], "big") != size or size > max_message_size:
+        return None
+    if size <= _COPIED_SIZE and type(data) is bytes:
+        return data[PREFIX_LENGTH:]
+    return memoryview(data)[PREFIX_LENGTH:]
 
 
 def message_too_large(size: int, limit: int) -> PayloadTooLarge:

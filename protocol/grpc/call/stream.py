@@ -18,7 +18,7 @@ from grpclib.stream import StreamIterator
 from protocol.access.restricted import HeaderLookup
 from protocol.errors import DeadlineExceeded, InvalidArgument, Overloaded, Unavailable
 from protocol.grpc.call.compression import choose_encoding, compress
-from protocol.grpc.call.framing import PREFIX_LENGTH, Frame, Message, frame, is_whole_message
+from protocol.grpc.call.framing import Frame, Message, frame, whole_message
 from protocol.grpc.call.headers import RESPONSE_HEADERS, Header
 from protocol.grpc.call.incoming import Incoming
 from protocol.grpc.call.output import Output
@@ -107,7 +107,7 @@ class Stream(StreamIterator[Any]):
         # By the head alone: a cycle would keep the response until it is collected.
         self.origin = CallOrigin(ids, head.client, partial(key_name, partial(_value_in, head.headers)))
         self.account: Account | None = None
-        self.offer: Callable[[memoryview, int], bool] | None = None
+        self.offer: Callable[[bytes | memoryview, int], bool] | None = None
         self.on_close: Callable[[], None] | None = None
         self._output = output
         self._request_type = handler.request_type
@@ -248,9 +248,10 @@ class Stream(StreamIterator[Any]):
         incoming = self.incoming
         if has_ended or incoming.deframer.buffered or incoming.refusal is not None or not self._changed.waiting:
             return False
-        if not is_whole_message(data, self._limits.max_message_size):
+        message = whole_message(data, self._limits.max_message_size)
+        if message is None:
             return False
-        message, size = memoryview(data)[PREFIX_LENGTH:], len(data)
+        size = len(data)
         assert self.offer is not None
         if not self._memory.take(size) or not self.offer(message, size):
             self._memory.give(size)

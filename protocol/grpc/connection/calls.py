@@ -46,6 +46,7 @@ from protocol.grpc.settings import ConnectionLimits
 from protocol.grpc.status import UNEXPECTED
 from protocol.http2 import events
 from protocol.http2.flood_limits import FloodLimits
+from protocol.http2.output import UPDATES_PER_STREAM
 from protocol.http2.request_headers import Headers
 from protocol.limits.counter import LimitCounter
 from protocol.limits.request_memory import RequestMemory
@@ -189,7 +190,7 @@ class Calls:
 
     def on_request(self, event: events.RequestReceived) -> None:
         head: RequestHead = event.request
-        self._out.expect_updates_of_stream()
+        self._out.window_updates += UPDATES_PER_STREAM  # as `expect_updates_of_stream`, without its call
         direct = self.direct
         count = len(self._streams) + len(direct.arriving) + len(direct.begun)
         if count >= self._limits.max_concurrent_streams or self.refuses or self.is_draining or head.handler is None:

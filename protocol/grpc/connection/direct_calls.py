@@ -15,7 +15,7 @@ from typing import Protocol
 from grpclib.const import Status
 
 from protocol.errors import DeadlineExceeded, Internal
-from protocol.grpc.call.framing import PREFIX_LENGTH, is_whole_message
+from protocol.grpc.call.framing import whole_message
 from protocol.grpc.call.headers import RESPONSE_HEADERS, Header, error_response, trailers
 from protocol.grpc.call.incoming import Incoming, deadline_of
 from protocol.grpc.call.receiving import ReceiveMemory
@@ -29,8 +29,6 @@ from protocol.messages import Buffer
 from protocol.reactor.replies import describe_pending
 
 TOO_LATE = "the call's deadline has passed"
-# To copy a message of so many bytes costs less than a view of it.
-_COPIED_SIZE = 4096
 
 
 class Owner(Protocol):
@@ -124,13 +122,9 @@ class DirectCalls:
     def begin(self, event: events.RequestReceived, data: Buffer) -> bool:
         """Whether a call that came whole could be begun without a task."""
         size = len(data)
-        if not is_whole_message(data, self._limits.max_message_size):
+        message = whole_message(data, self._limits.max_message_size)
+        if message is None:
             return False
-        message: bytes | memoryview
-        if type(data) is bytes and size <= _COPIED_SIZE:
-            message = data[PREFIX_LENGTH:]
-        else:
-            message = memoryview(data)[PREFIX_LENGTH:]
         head: RequestHead = event.request
         deadline = math.inf if head.timeout is None else deadline_of(head)
         if not self.memory.take(size) or not self._submit(event.stream_id, head, message, size, deadline):

@@ -64,7 +64,9 @@ class InferCall:
             trace.stamp("GRPC_WAITREAD_END", read_ns)
         return trace
 
-    def decode(self, read: ReadRequest, data: memoryview, trace: Trace | None, origin: Origin) -> DecodedRequest:
+    def decode(
+        self, read: ReadRequest, data: bytes | memoryview, trace: Trace | None, origin: Origin
+    ) -> DecodedRequest:
         """The request that was read from the data, with the parameters that the call's headers make.
 
         Raises:
@@ -82,7 +84,8 @@ class InferCall:
             self._stream.more_trailers = partial(
                 load_report_trailers, self._load_format, self._services.load_report, decoded.request.model_name
             )
-        decoded.request.trace = trace
+        if trace is not None:
+            decoded.request.trace = trace
         decoded.request.origin = origin
         return decoded
 

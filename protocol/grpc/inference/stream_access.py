@@ -18,7 +18,7 @@ class StreamAccess:
         self._stream = stream
         self._origin = origin
 
-    def begin(self, request: StreamedRequest, data: memoryview) -> None:
+    def begin(self, request: StreamedRequest, data: bytes | memoryview) -> None:
         """It was read."""
         access_log = self._access_log
         if access_log.is_on:

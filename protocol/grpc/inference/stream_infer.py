@@ -82,6 +82,7 @@ class StreamInfer:
         self.origin = StreamedOrigin(stream.origin)
         self._access = StreamAccess(services.access_log, stream, self.origin)
         self.log_end = self._access.end
+        self._logs = services.access_log.is_on
         self._left = max_in_flight  # how many more requests may be read
         self._has_left = Wakeup()
         self._submits = replies is not None
@@ -201,7 +202,7 @@ class StreamInfer:
 
     # One request without a task.
 
-    def _submit_at_once(self, data: memoryview, memory: int) -> bool:
+    def _submit_at_once(self, data: bytes | memoryview, memory: int) -> bool:
         """As `_read` does for a plain request. Implements `Stream.offer`."""
         assert self._tasks is not None
         if not self._left or self._stream.is_draining or self._services.trace.is_sampling or self._tasks.waiting:
@@ -214,14 +215,15 @@ class StreamInfer:
             return False
         if request.decoded.placement is not None or self._may_be_decoupled(request.decoded):
             return False
-        self._access.begin(request, data)
         inference = request.decoded.request
+        if self._logs:
+            self._access.begin(request, data)
+            inference.trace = request.record
         inference.response_memory = self._response_memory
         if self._account is not None:
             if self._account.may_be_refused(request.read.model_name, len(data)):
                 return False
             request.charge = inference.charge = self._account.admit(request.read.model_name, len(data))
-        inference.trace = request.record
         request.submitted = self._core.submit(inference, request, later=True)
         self._left -= 1
         if request.is_decoupled:
@@ -285,7 +287,8 @@ class StreamInfer:
             return False
         else:
             request.has_answered = True
-            request.bytes_out += _size(request.response)
+            if self._logs:
+                request.bytes_out += _size(request.response)
             self._finish(request)
         return True
 
@@ -417,7 +420,8 @@ class StreamInfer:
 
     def _finish(self, request: StreamedRequest) -> None:
         """It is answered whole."""
-        self.log_end(request)
+        if self._logs:
+            self.log_end(request)
         if request.waiting:
             self._stream.answers.give(request.waiting)
         if request.lease is not None or request.trace is not None or request.charge is not None:

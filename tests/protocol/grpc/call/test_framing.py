@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidArgument, PayloadTooLarge
-from protocol.grpc.call.framing import PREFIX_LENGTH, MessageDeframer, frame, is_whole_message
+from protocol.grpc.call.framing import PREFIX_LENGTH, MessageDeframer, frame, whole_message
 from tests.protocol.grpc.client import framed
 
 LIMIT = 100_000
@@ -178,10 +178,14 @@ def test_what_is_compressed_wrong_or_cut_off_is_no_whole_message(data: bytes) ->
     deframer = MessageDeframer(1 << 20)
     deframer.feed(data)
     assert deframer.whole() is None
-    assert not is_whole_message(data, 1 << 20)
+    assert whole_message(data, 1 << 20) is None
 
 
 def test_bytes_that_are_one_message() -> None:
-    assert is_whole_message(framed(b"abc"), 3)
-    assert not is_whole_message(framed(b"abc"), 2)
-    assert not is_whole_message(framed(b"abc") + b"d", 3)
+    assert whole_message(framed(b"abc"), 3) == b"abc"
+    assert whole_message(framed(b"abc"), 2) is None
+    assert whole_message(framed(b"abc") + b"d", 3) is None
+    large = bytes(range(256)) * 64
+    message = whole_message(framed(large), 1 << 20)
+    assert isinstance(message, memoryview)  # not copied
+    assert message == large
