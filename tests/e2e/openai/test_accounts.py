@@ -54,9 +54,10 @@ def secret(name: str) -> str:
     return f"a-secret-of-{name}-0123456789"
 
 
-def keys_text() -> str:
+def keys_text(*more: str) -> str:
+    """With more keys without a quota."""
     text = QUOTAS
-    for quota, names in KEYS.items():
+    for quota, names in {**KEYS, "": (*KEYS[""], *more)}.items():
         for name in names:
             text += f'[keys.{name}]\nkey = "{secret(name)}"\nallow = ["inference"]\n'
             text += f'quota = "{quota}"\n' if quota else ""
@@ -67,6 +68,7 @@ class Served(NamedTuple):
     server: ServerProcess
     log: Path
     edges: int
+    keys: Path
 
     @property
     def url(self) -> str:
@@ -107,7 +109,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     )
     with ServerProcess(*flags, repository=folder / "models") as server:
         assert len(server.addresses) == 3
-        yield Served(server, folder / "access.log", request.param)
+        yield Served(server, folder / "access.log", request.param, folder / "keys.toml")
 
 
 def relayed(served: Served) -> float:
@@ -321,6 +323,45 @@ def test_who_leaves_gives_its_place_back(served: Served) -> None:
     assert not failures
     assert served.becomes(0, "running_requests", "leaves")
     assert eventually(has_all_places(served, "leaves"))
+
+
+def put_keys(served: Served, *more: str) -> None:
+    """Until the server says that they are in force."""
+    told = "has changed; its keys are now: "
+    said = served.server.log.count(told)
+    new = served.keys.with_suffix(".new")
+    new.write_text(keys_text(*more))
+    new.replace(served.keys)  # at once, as a reader sees it
+    assert eventually(lambda: served.server.log.count(told) > said)
+
+
+def test_a_key_holds_for_texts_as_long_as_it_is_in_force(served: Served) -> None:
+    """Under load on all edges."""
+    assert ask(served, "late").status_code == 401
+    put_keys(served, "late")
+    assert eventually(lambda: all(ask(served, "late").status_code == 200 for _ in range(4)))
+    over = threading.Event()
+    outcomes: list[tuple[float, int]] = []  # when it was sent, and the status
+
+    def act() -> None:
+        while not over.is_set():
+            sent = time.monotonic()
+            outcomes.append((sent, ask(served, "late").status_code))
+
+    threads = [threading.Thread(target=act) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert eventually(lambda: len(outcomes) > 20)
+        put_keys(served)
+        in_force = time.monotonic()
+        assert eventually(lambda: sum(sent > in_force for sent, _ in outcomes) > 20)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert {status for sent, status in outcomes if sent > in_force} == {401}
+    assert {status for _, status in outcomes} == {200, 401}
 
 
 def test_an_edge_that_is_killed_gives_all_places_back(served: Served) -> None:
