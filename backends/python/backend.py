@@ -31,7 +31,7 @@ from backends.python.batches.portions import BatchTooLarge, input_size, portions
 from backends.python.bls.questions import Questions
 from backends.python.environments.call_checks import call_faults
 from backends.python.environments.environment import find_environment
-from backends.python.environments.program import check_program, may_complete
+from backends.python.environments.program import IMPORTS_EVERY_MODEL, check_program, may_complete
 from backends.python.launcher import WorkerLauncher
 from backends.python.loaded_model import LoadedModel, begin
 from backends.python.renewal import Renewal
@@ -87,7 +87,7 @@ class PythonBackend(Backend):
             InvalidArgument: what it returned is no configuration.
         """
         cls._check_file(source)
-        if not await trio.to_thread.run_sync(may_complete, cls._program(source)):
+        if not (IMPORTS_EVERY_MODEL.get() or await trio.to_thread.run_sync(may_complete, cls._program(source))):
             return source.config
         name = f"{source.name} (auto_complete_config)"
         link = await cls.launcher.of(source, cls.bundled_environment).own_process(name)

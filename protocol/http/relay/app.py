@@ -36,6 +36,8 @@ _NO_LENGTH = -1
 _LATER_SECONDS = 5.0
 # Of a body, read before the core hears of the request.
 _AT_ONCE = 256 * 1024
+# And waited for so long: its client may wait for a refusal, which only the core knows of.
+_FIRST_SECONDS = 0.5
 # Where less is left bodies are not read first: so much may come at a time.
 _LEAST_MEMORY = 2 << 20
 
@@ -177,12 +179,13 @@ class RelayApp:
 
     async def _read_here(self, body: BodyStream, parts: list[Buffer], share: RequestShare) -> bool:
         """What comes of a body, up to a size, as far as there is memory. Whether that is all."""
-        while body.received < _AT_ONCE and self.memory.left > _LEAST_MEMORY:
-            data = await body.receive()
-            if not data:
-                return True
-            share.take(len(data))
-            parts.append(data)
+        with trio.move_on_after(_FIRST_SECONDS):
+            while body.received < _AT_ONCE and self.memory.left > _LEAST_MEMORY:
+                data = await body.receive()
+                if not data:
+                    return True
+                share.take(len(data))
+                parts.append(data)
         return False
 
     # The response.
