@@ -102,7 +102,7 @@ async def test_of_many_works_that_begin_few_do_so_in_one_turn(monkeypatch: pytes
             nursery.start_soon(count)
         nursery.cancel_scope.cancel()
     assert len(begun) == 40
-    assert max(turns) <= 4
+    assert max(turns) <= 6, "four first slices, and whose turn it is: in this turn of the loop, and in the next"
     assert max(turns[2:]) <= 2
 
 
