@@ -31,7 +31,7 @@ from backends.python.batches.portions import BatchTooLarge, input_size, portions
 from backends.python.bls.questions import Questions
 from backends.python.environments.call_checks import call_faults
 from backends.python.environments.environment import find_environment
-from backends.python.environments.program import IMPORTS_EVERY_MODEL, check_program, may_complete
+from backends.python.environments.program import check_program, may_complete
 from backends.python.launcher import WorkerLauncher
 from backends.python.loaded_model import LoadedModel, begin
 from backends.python.renewal import Renewal
@@ -80,14 +80,15 @@ class PythonBackend(Backend):
 
     @classmethod
     async def complete_config(cls, source: ModelSource) -> ModelConfig:
-        """Run the model's `auto_complete_config` in a worker of its own, unless it plainly has none.
+        """Run the model's `auto_complete_config` in a worker of its own, unless a server's model plainly has none.
 
         Raises:
             Internal: it failed; the text is the Python exception with its place.
             InvalidArgument: what it returned is no configuration.
         """
         cls._check_file(source)
-        if not (IMPORTS_EVERY_MODEL.get() or await trio.to_thread.run_sync(may_complete, cls._program(source))):
+        # Where there is no server, each is imported, so that what it cannot import is found.
+        if source.resources is not None and not await trio.to_thread.run_sync(may_complete, cls._program(source)):
             return source.config
         name = f"{source.name} (auto_complete_config)"
         link = await cls.launcher.of(source, cls.bundled_environment).own_process(name)

@@ -13,7 +13,6 @@ import trio
 from actors.lifecycle.loader import ModelLoader
 from actors.model.servable import Servable
 from backends.devices.machine import compute_capabilities
-from backends.python.environments.program import IMPORTS_EVERY_MODEL
 from backends.registry import BackendRegistry
 from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument, NotFound, ServerError
@@ -24,9 +23,7 @@ from trioton.tools.flags import ToolFlags
 
 
 async def model_loader(flags: ToolFlags) -> ModelLoader:
-    """The loader that a server with these flags would have on this machine. For this task, and those that it starts,
-    each model of Python is imported."""
-    IMPORTS_EVERY_MODEL.set(True)
+    """The loader that a server with these flags would have on this machine, but without the server's resources."""
     return ModelLoader(
         BackendRegistry(directories=flags.backend_directory),
         compute_capabilities=await trio.to_thread.run_sync(compute_capabilities),

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
-from contextvars import ContextVar
 from pathlib import Path
 
 from protocol.errors import InvalidArgument
@@ -14,9 +13,6 @@ from protocol.errors import InvalidArgument
 CLASS = "TritonPythonModel"
 
 _LARGEST_PROGRAM = 1 << 18
-# Set where models are looked at, not served: each is imported to complete its configuration, so that what it cannot
-# import is found.
-IMPORTS_EVERY_MODEL: ContextVar[bool] = ContextVar("imports_every_model", default=False)
 # The class, without bases or a metaclass, which could bring methods of their own.
 _PLAIN_CLASS = re.compile(rb"^class TritonPythonModel[ \t]*(?:\([ \t]*\))?[ \t]*:", re.MULTILINE)
 # Where a text only speaks of it: in a line of comment, or in quotes.
