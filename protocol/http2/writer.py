@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from protocol.messages import Buffer
-from protocol.reactor.transport import Wire, split
+from protocol.reactor.transport import Wire, rest_of
 from protocol.sync.wakeup import Wakeup
 
 # Fewer bytes than this are joined for a write; more leave from where they are.
@@ -73,7 +73,7 @@ class Writer:
         sent = self._wire.send_at_once(self._output)
         if sent:
             self.backlog -= sent
-            self._output = split(self._output, sent)[1] if self.backlog else []
+            self._output = rest_of(self._output, sent) if self.backlog else []
             self._on_progress()
 
     async def run(self) -> None:

@@ -139,18 +139,20 @@ class Poller:
     def poll(self, timeout: float) -> bool:
         """Wait until something is ready, for `timeout` seconds at most, and call. Returns whether there is something
         for Trio. Who was ready, and not called for a lack of time, is called first by the next poll."""
-        calls, later_calls = self._calls, self._later_calls
-        has_called = False
-        self._bursts += 1
         ready, self._ready = self._ready, []
         if not ready:
             ready = self.busy.wait(timeout, _MOST_AT_ONCE) if timeout else self._selector.poll(0, _MOST_AT_ONCE)
         self.woken = 0
+        if not ready:
+            return False
+        calls, later_calls = self._calls, self._later_calls
+        has_called = False
+        self._bursts += 1
+        self.burst = self._bursts
         end = perf_counter() + _MOST_SECONDS
         later: list[int] = []
         for _ in range(_MOST_POLLS):
-            count = 0
-            self.burst = self._bursts
+            count, watched = 0, len(calls)
             for number, (descriptor, _) in enumerate(ready, 1):
                 if (called := calls.get(descriptor)) is not None:
                     count += 1
@@ -166,12 +168,13 @@ class Poller:
                 else:  # also where its owner has removed it since another was called
                     later.append(descriptor)
             has_called = has_called or count > 0
-            if count in (0, len(calls)) or perf_counter() >= end or self.woken >= _MOST_WOKEN:
+            # Nobody is left who could have sent meanwhile, or the time is over.
+            if not count or count == watched or perf_counter() >= end or self.woken >= _MOST_WOKEN:
                 break
             # What has come while others were read can share their batch.
             ready = self._selector.poll(0, _MOST_AT_ONCE)
         is_for_trio = False
-        for descriptor in dict.fromkeys(later):
+        for descriptor in dict.fromkeys(later) if later else ():
             if (called := later_calls.get(descriptor)) is not None:
                 has_called = True
                 try:

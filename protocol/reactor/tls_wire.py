@@ -109,6 +109,9 @@ class TlsWire(SocketWire):
             return 0
         return count + self._receive_more(view[count:]) if count >= _RECORD_SIZE else count
 
+    def receive_into_at_once(self, *views: Buffer) -> int | None:
+        return None
+
     async def _first(self, read: Callable[[], _Read]) -> _Read:
         """What a read has, once it has something."""
         secured = self._socket

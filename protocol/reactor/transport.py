@@ -45,6 +45,9 @@ class Wire(Protocol):
     async def receive_into(self, view: memoryview) -> int:
         """As `receive`, into memory that is there; returns how many bytes."""
 
+    def receive_into_at_once(self, *views: Buffer) -> int | None:
+        """As `receive_into`, one after the other; None where nothing is there yet, or the transport cannot tell."""
+
     async def send(self, data: Buffer, pause_seconds: float, on_pause: Callable[[], None]) -> bool:
         """Send all of it; returns whether the kernel has taken it. Each piece of `SEND_SIZE` may take `pause_seconds`,
         so that a slow reader gets everything; `on_pause` is called before one that reads nothing is given up."""
@@ -121,12 +124,12 @@ class PlainWire(SocketWire):
             return b""
 
     def receive_into_at_once(self, *views: Buffer) -> int | None:
-        """As `receive_into`, one after the other; None where nothing is there yet."""
         try:
             return self._socket.recvmsg_into(views)[0]
         except BlockingIOError:
             return None
         except OSError:
+            self._has_failed = True
             return 0
 
     async def receive(self, size: int) -> bytes:
@@ -190,22 +193,26 @@ class PlainWire(SocketWire):
 
     async def send_parts(self, parts: Sequence[Buffer], pause_seconds: float, on_pause: Callable[[], None]) -> bool:
         # Mostly the kernel takes all of it, and a scope costs as much as many a system call.
-        parts = split(parts, self.send_at_once(parts))[1]
+        parts = rest_of(parts, self.send_at_once(parts))
+        if not parts:
+            return True
+        goal = SEND_SIZE
         try:
-            while parts:
-                goal = SEND_SIZE
-                with trio.move_on_after(pause_seconds) as sending:
-                    while parts and goal > 0:
-                        try:
-                            sent = self._socket.sendmsg(parts[:_MOST_BUFFERS])
-                        except BlockingIOError:
-                            await trio.lowlevel.wait_writable(self._socket)
-                        else:
-                            parts = split(parts, sent)[1]
-                            goal -= sent
-                if sending.cancelled_caught:
-                    on_pause()
-                    return False
+            with trio.move_on_after(pause_seconds) as sending:
+                while parts:
+                    try:
+                        sent = self._socket.sendmsg(parts[:_MOST_BUFFERS])
+                    except BlockingIOError:
+                        await trio.lowlevel.wait_writable(self._socket)
+                        continue
+                    parts = rest_of(parts, sent)
+                    goal -= sent
+                    if goal <= 0:
+                        goal = SEND_SIZE
+                        sending.deadline = trio.current_time() + pause_seconds
+            if sending.cancelled_caught:
+                on_pause()
+                return False
             return True
         except (OSError, trio.ClosedResourceError):
             self._has_failed = True
@@ -263,6 +270,9 @@ class StreamWire:
         view[: len(data)] = data
         return len(data)
 
+    def receive_into_at_once(self, *views: Buffer) -> int | None:
+        return None
+
     async def send(self, data: Buffer, pause_seconds: float, on_pause: Callable[[], None]) -> bool:
         try:
             with memoryview(data) as view:
@@ -313,6 +323,15 @@ def split(parts: Sequence[Buffer], size: int) -> tuple[list[Buffer], list[Buffer
             return [*parts[:number], view[:left]], [view[left:], *parts[number + 1 :]]
         left -= len(part)
     return [*parts], []
+
+
+def rest_of(parts: Sequence[Buffer], size: int) -> list[Buffer]:
+    """The parts behind the first `size` bytes: the second of what `split` gives, for less."""
+    for number, part in enumerate(parts):
+        if size < len(part):
+            return [memoryview(part)[size:], *parts[number + 1 :]] if size else [*parts[number:]]
+        size -= len(part)
+    return []
 
 
 def address_of(find: Callable[[], Any]) -> str:

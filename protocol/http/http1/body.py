@@ -30,6 +30,9 @@ class BodySource(Protocol):
     async def receive_into(self, view: memoryview) -> int:
         """Receive at least one byte into the given memory; returns how many. Raises ClientGone."""
 
+    def receive_into_at_once(self, view: memoryview) -> int:
+        """Receive what has come into the given memory; 0 where nothing is there, or that cannot be told."""
+
     async def send_continue(self) -> None:
         """Tell a client that waits for that to send the body."""
 
@@ -52,7 +55,7 @@ class IncomingBody:
         self._pause_seconds = pause_seconds
         self._started = trio.current_time()
         self._received = 0
-        self._timing = trio.CancelScope()
+        self._paced = Received()
 
     async def read(self) -> Buffer:
         """The whole body, behind the head that the protocol has given.
@@ -63,31 +66,43 @@ class IncomingBody:
             ServerError: it is over the limit, framed as it must not be, or no memory is left for it.
         """
         size = self._protocol.content_left
-        with self._timing:
-            return await (self._read_chunked() if size is None else self._read_sized(size))
+        view: memoryview | None = None
+        if size is not None:
+            # Not cleared, and it takes no memory until it is filled.
+            view = np.empty(size, np.uint8).data
+            self._fill_at_once(view)
+            if self._received == size:
+                self._protocol.next_event()  # the end
+                return view
+        with trio.CancelScope(deadline=self._deadline()) as timing:
+            return await (self._read_chunked(timing) if view is None else self._fill(view, timing))
         raise body_timeout(self._received, trio.current_time() - self._started)
 
-    async def _read_sized(self, size: int) -> Buffer:
-        # Not cleared, and it takes no memory until it is filled.
-        view = np.empty(size, np.uint8).data
+    def _fill_at_once(self, view: memoryview) -> None:
+        """Mostly a body of usual size has come whole when its head is read, and a scope for the wait that is spared
+        costs more than a system call."""
         filled = 0
         event = self._protocol.next_event()
         if isinstance(event, Content):
             filled = len(event.data)
             view[:filled] = event.data
         self._count(filled)
-        received = Received()
-        while filled < size:
-            await received.wait()
-            piece = await self._source.receive_into(view[filled : filled + received.room])
-            self._protocol.note_content(piece)
-            filled += piece
-            received.note(piece)
-            self._count(piece)
+        if piece := self._source.receive_into_at_once(view[filled : filled + self._paced.room]):
+            self._note_piece(piece)
+
+    async def _fill(self, view: memoryview, timing: trio.CancelScope) -> Buffer:
+        size = len(view)
+        while True:
+            await self._paced.wait()
+            start = self._received
+            self._note_piece(await self._source.receive_into(view[start : start + self._paced.room]))
+            if self._received == size:
+                break
+            timing.deadline = self._deadline()
         self._protocol.next_event()  # the end
         return view
 
-    async def _read_chunked(self) -> Buffer:
+    async def _read_chunked(self, timing: trio.CancelScope) -> Buffer:
         parts: list[bytes] = []
         came = 0  # since the last count
         while True:
@@ -108,15 +123,25 @@ class IncomingBody:
                 case Signal.CLIENT_GONE:
                     raise ClientGone
                 case _:
+                    timing.deadline = self._deadline()
                     await self._source.receive()
 
+    def _note_piece(self, size: int) -> None:
+        """So many bytes were received past the protocol's buffer."""
+        self._protocol.note_content(size)
+        self._paced.note(size)
+        self._count(size)
+
     def _count(self, size: int) -> None:
-        """Bytes of content have arrived: restart the timeout."""
+        """Bytes of content have arrived."""
         self._share.take(size)
         self._received += size
         self._limit.check(self._received)
-        slowest = self._started + self._received / MIN_BODY_RATE
-        self._timing.deadline = self._pause_seconds + min(trio.current_time(), slowest)
+
+    def _deadline(self) -> float:
+        """Of the wait for the next bytes."""
+        now = trio.current_time()
+        return self._pause_seconds + min(now, self._started + self._received / MIN_BODY_RATE)
 
 
 class StreamedBody:

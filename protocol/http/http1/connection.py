@@ -28,7 +28,7 @@ from protocol.http.http1.exchange import Http1Exchange
 from protocol.http.http1.fast_path import RECEIVE_SIZE, FastPath, FastPathFailed, Unfinished
 from protocol.http.http1.protocol import CONTINUE, SWITCHING_PROTOCOLS, Http1Protocol
 from protocol.http.http1.response import last_lines
-from protocol.http.http1.state import State
+from protocol.http.http1.state import AWAITING, CLOSED, CLOSING, HEAD, IDLE, LINGERING, RESPONDING
 from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
 from protocol.limits.request_memory import RequestShare
 from protocol.messages import Buffer
@@ -112,7 +112,7 @@ class Http1:
             elif self._reading.cancelled_caught:
                 await self._time_out()
             nursery.cancel_scope.cancel()
-        if self.protocol.state is State.LINGERING:
+        if self.protocol.state is LINGERING:
             with trio.move_on_after(self._linger):
                 await self._say_goodbye()
         return change
@@ -120,7 +120,7 @@ class Http1:
     def check_time(self, now: float) -> None:
         """Called every now and then by the listener's one timer."""
         protocol, fast_path = self.protocol, self._fast_path
-        is_waiting = protocol.state is State.IDLE or (protocol.state is State.HEAD and not fast_path.is_parked)
+        is_waiting = protocol.state is IDLE or (protocol.state is HEAD and not fast_path.is_parked)
         look = self._deadlines.look(now, protocol.served, is_waiting=is_waiting)
         if look is Look.TIMED_OUT:
             if not fast_path.has_begun():
@@ -146,7 +146,7 @@ class Http1:
         """Run exchanges until none follows. The head of a request that came in the moment in which no more were to be
         taken is returned, and has yet to be run; so is a change of the protocol."""
         protocol = self.protocol
-        while protocol.state is State.IDLE or protocol.state is State.HEAD:
+        while protocol.state is IDLE or protocol.state is HEAD:
             event = protocol.next_event()
             match event:
                 case Head():
@@ -170,7 +170,7 @@ class Http1:
     async def _wait(self) -> None:
         """For more of a request; between two requests the fast path serves meanwhile."""
         protocol = self.protocol
-        if protocol.state is State.HEAD:
+        if protocol.state is HEAD:
             self._deadlines.begin_head(trio.current_time(), protocol.served)
             await self.receive()
         elif self._is_reading_ahead:
@@ -188,7 +188,7 @@ class Http1:
         if fast_path.unfinished is not None:
             await self._finish(fast_path.unfinished)
             fast_path.unfinished = None
-        elif self.protocol.state is State.AWAITING:  # given up, for its client has gone
+        elif self.protocol.state is AWAITING:  # given up, for its client has gone
             self.protocol.lose()
 
     async def _run(self, head: Head) -> None:
@@ -223,7 +223,7 @@ class Http1:
 
     async def _end_failed(self) -> None:
         """A defect of ours, which is told where no answer has begun."""
-        if self.protocol.state is State.RESPONDING or self.protocol.state is State.CLOSING:
+        if self.protocol.state is RESPONDING or self.protocol.state is CLOSING:
             self.protocol.lose()
         else:
             await self._refuse(Internal("internal error"))
@@ -263,13 +263,17 @@ class Http1:
             raise ClientGone
         return size
 
+    def receive_into_at_once(self, view: memoryview) -> int:
+        """Implements `BodySource`."""
+        return self.wire.receive_into_at_once(view) or 0
+
     async def _watch(self) -> None:
         """Read the wire ahead, when told to: the next request is kept, and that the client has gone ends everything.
         One that has only ended its sending direction is probed from then on."""
         protocol = self.protocol
         while True:
             await self._watching.wait()
-            if protocol.state not in (State.AWAITING, State.RESPONDING, State.CLOSING):  # the wire may be read already
+            if protocol.state not in (AWAITING, RESPONDING, CLOSING):  # the wire may be read already
                 continue
             if self.wire.is_lost:
                 self._lose()
@@ -303,9 +307,9 @@ class Http1:
     # Ends.
 
     async def _time_out(self) -> None:
-        if self.protocol.state is State.HEAD:
+        if self.protocol.state is HEAD:
             await self._refuse(HeaderTimeout(self.limits.header_timeout))
-        elif self.protocol.state is State.IDLE:
+        elif self.protocol.state is IDLE:
             if not self._deadlines.is_leaving:
                 self.on_limit("idle_timeout")
             self.protocol.end()
@@ -338,7 +342,7 @@ class Http1:
         """Whether anything can still be sent, once no probe is under way."""
         while self._probing is not None:
             await self._probing.wait()
-        return self.protocol.state is not State.CLOSED
+        return self.protocol.state is not CLOSED
 
     def send_chunk_at_once(self, data: bytes) -> bool:
         if self._is_sending or self._probing is not None or not self._is_open:
@@ -371,7 +375,7 @@ class Http1:
 
     @property
     def _is_open(self) -> bool:
-        return self.protocol.state is not State.CLOSED
+        return self.protocol.state is not CLOSED
 
     def end_response(self) -> None:
         """All of it was sent, unless the client is lost."""

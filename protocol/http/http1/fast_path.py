@@ -20,11 +20,11 @@ from protocol.http.direct_infer import DirectHead, DirectInference, DirectReques
 from protocol.http.http1.head import END_OF_HEAD, is_shared, is_worth_keeping, parse_head
 from protocol.http.http1.protocol import Http1Protocol
 from protocol.http.http1.response import last_lines, usual_head
-from protocol.http.http1.state import Move, State, after
+from protocol.http.http1.state import HEAD, IDLE, REQUEST_BEGUN, REQUEST_READ, RESPONSE_BEGUN, RESPONSE_SENT, after
 from protocol.http.reply import Reply
 from protocol.http.settings import ConnectionLimits
 from protocol.messages import Buffer
-from protocol.reactor.transport import PlainWire, Wire, split
+from protocol.reactor.transport import PlainWire, Wire, rest_of
 from protocol.sync.turns import ENDS
 from protocol.sync.wakeup import Wakeup
 
@@ -35,13 +35,12 @@ RECEIVE_SIZE = 64 * 1024
 JOINED_SIZE = 64 * 1024
 
 # The moves of a plain exchange, looked up once: each is assigned where the state that it leaves has been checked.
-_IDLE = State.IDLE
-_BEGUN = after(_IDLE, Move.REQUEST_BEGUN)
-_READ = after(_IDLE, Move.REQUEST_READ)
-_RESPONDING = after(_READ, Move.RESPONSE_BEGUN)
-_SENT = after(_RESPONDING, Move.RESPONSE_SENT)
-assert _SENT is _IDLE
-assert after(_BEGUN, Move.REQUEST_READ) is _READ
+_BEGUN = after(IDLE, REQUEST_BEGUN)
+_READ = after(IDLE, REQUEST_READ)
+_RESPONDING = after(_READ, RESPONSE_BEGUN)
+_SENT = after(_RESPONDING, RESPONSE_SENT)
+assert _SENT is IDLE
+assert after(_BEGUN, REQUEST_READ) is _READ
 
 
 class Parking(Enum):
@@ -53,7 +52,8 @@ class Parking(Enum):
     WOKEN = auto()  # it is about to run
 
 
-_LISTENING = Parking.LISTENING  # to look it up in an enumeration takes long before Python 3.12
+# Bound once, in their order: to look one up in its enumeration takes long before Python 3.12.
+_AWAY, _LISTENING, _DEAF, _WOKEN = Parking
 
 
 class FastPathFailed(Exception):
@@ -110,14 +110,14 @@ class FastPath:
         self._head: DirectHead | None = None
         self._other_head = b""  # one whose requests take the task
         self._request: DirectRequest | None = None
-        self._parking = Parking.AWAY
+        self._parking = _AWAY
         self._woken = Wakeup()
         self._error: Exception | None = None
         self.unfinished: Unfinished | None = None
 
     @property
     def is_parked(self) -> bool:
-        return self._parking is not Parking.AWAY
+        return self._parking is not _AWAY
 
     async def wait(self) -> None:
         """Park until there is something for the task: in the protocol's buffer, in `unfinished`, or the end of the
@@ -133,13 +133,13 @@ class FastPath:
             self._protocol.receive(data)
             return
         self._direct.poller.add(self._plain.socket, self._read, self._fail_read)
-        self._parking = Parking.LISTENING
+        self._parking = _LISTENING
         try:
-            while self._parking is not Parking.WOKEN and self._error is None:
+            while self._parking is not _WOKEN and self._error is None:
                 await self._woken.wait()
         finally:
             self._stop_listening()
-            self._parking = Parking.AWAY
+            self._parking = _AWAY
             if self._request is not None:
                 request, self._request = self._request, None
                 self._direct.give_up(request)
@@ -149,9 +149,9 @@ class FastPath:
     def has_begun(self) -> bool:
         """Whether a request has come, this moment included. If not the connection is not read any more, so that none
         can be begun that its end would lose."""
-        if self._parking is Parking.LISTENING:
+        if self._parking is _LISTENING:
             self._read()
-        if self._parking is Parking.WOKEN or (self.is_parked and self._protocol.state is not _IDLE):
+        if self._parking is _WOKEN or (self.is_parked and self._protocol.state is not IDLE):
             return True
         self._stop_listening()
         return False
@@ -159,9 +159,9 @@ class FastPath:
     def check_overdue(self, now: float) -> None:
         """Nothing has ended for some time. A request that is under way is given up if its client is found to have
         gone: nobody waits for the answer. One that comes in pieces is left to the task."""
-        if self._parking is Parking.WOKEN:
+        if self._parking is _WOKEN:
             return
-        if self._protocol.state is State.HEAD:
+        if self._protocol.state is HEAD:
             self._wake()
         elif self._protocol.is_half_closed and self._is_lost(now):
             self._wake(is_over=True)
@@ -229,11 +229,11 @@ class FastPath:
             if length <= JOINED_SIZE:
                 data = b"".join((usual, request_id, b"\r\n", date, body, *tail))
                 sent = self._wire.send_at_once((data,))
-                return () if sent == len(data) else split((data,), sent)[1]
+                return () if sent == len(data) else rest_of((data,), sent)
             head = b"".join((usual, request_id, b"\r\n", date))
         parts = (head, body, *tail)
         sent = self._wire.send_at_once(parts)
-        return () if sent == len(head) + length else split(parts, sent)[1]
+        return () if sent == len(head) + length else rest_of(parts, sent)
 
     def _read(self) -> None:
         """The readiness callback of the poller."""
@@ -300,17 +300,17 @@ class FastPath:
         return head
 
     def _stop_listening(self) -> None:
-        if self._parking is Parking.LISTENING:
+        if self._parking is _LISTENING:
             assert self._plain is not None
             assert self._direct is not None
-            self._parking = Parking.DEAF
+            self._parking = _DEAF
             self._direct.poller.remove(self._plain.socket)
 
     def _wake(self, *, is_over: bool = False) -> None:
         """Where the client has gone, `is_over`, in its turn: as many may in one moment."""
         self._stop_listening()
-        if self._parking is Parking.DEAF:
-            self._parking = Parking.WOKEN
+        if self._parking is _DEAF:
+            self._parking = _WOKEN
             if is_over:
                 ENDS.wake(self._woken)
             else:

@@ -15,11 +15,44 @@ from protocol.errors import ServerError
 from protocol.http.errors import HeadersTooLarge
 from protocol.http.head import Head, malformed
 from protocol.http.http1.chunks import ChunkDecoder, LineTooLong
-from protocol.http.http1.events import ChangeToHttp2, Content, Event, Refusal, Signal
+from protocol.http.http1.events import (
+    CLIENT_GONE,
+    END_OF_REQUEST,
+    HALF_CLOSED,
+    NEEDS_DATA,
+    PAUSED,
+    ChangeToHttp2,
+    Content,
+    Event,
+    Refusal,
+    Signal,
+)
 from protocol.http.http1.half_close import HalfClose
 from protocol.http.http1.head import END_OF_HEAD, HTTP2_PREFACE, is_worth_keeping, parse_head, upgrade_settings
 from protocol.http.http1.response import response_head
-from protocol.http.http1.state import Move, State, after
+from protocol.http.http1.state import (
+    AWAITING,
+    BODY,
+    CLOSED,
+    CLOSING,
+    ENDED,
+    HEAD,
+    HEAD_READ,
+    IDLE,
+    LAST_RESPONSE_BEGUN,
+    LINGERED,
+    LOST,
+    PROTOCOL_SWITCHED,
+    REFUSED,
+    REFUSING,
+    REQUEST_BEGUN,
+    REQUEST_READ,
+    RESPONDING,
+    RESPONSE_BEGUN,
+    RESPONSE_SENT,
+    Move,
+    after,
+)
 from protocol.http.reply import Headers
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -30,7 +63,7 @@ MAX_FRAMING_LINE = 16 * 1024
 
 _HOP_BY_HOP = frozenset({b"host", b"connection", b"upgrade", b"http2-settings", b"transfer-encoding", b"keep-alive"})
 # A response has not begun, or is not sent whole.
-_IN_EXCHANGE = frozenset({State.BODY, State.AWAITING, State.RESPONDING, State.CLOSING, State.REFUSING})
+_IN_EXCHANGE = frozenset({BODY, AWAITING, RESPONDING, CLOSING, REFUSING})
 
 
 class Http1Protocol:
@@ -67,7 +100,7 @@ class Http1Protocol:
     )
 
     def __init__(self, max_header_size: int, max_requests: int = 0, *, may_upgrade: bool = True) -> None:
-        self.state = State.IDLE
+        self.state = IDLE
         self.buffer = b""
         self.is_at_end = False
         self.closes = False
@@ -98,13 +131,13 @@ class Http1Protocol:
 
     def next_event(self) -> Event:
         """The next event. None follows a `Refusal`."""
-        if self.state is State.IDLE or self.state is State.HEAD:
+        if self.state is IDLE or self.state is HEAD:
             return self._next_head()
-        if self.state is State.BODY:
+        if self.state is BODY:
             return self._next_content() if self._chunks is None else self._next_chunks(self._chunks)
         if self.buffer:
-            return Signal.PAUSED
-        return Signal.HALF_CLOSED if self.is_at_end else Signal.NEEDS_DATA
+            return PAUSED
+        return HALF_CLOSED if self.is_at_end else NEEDS_DATA
 
     @property
     def is_half_closed(self) -> bool:
@@ -119,7 +152,7 @@ class Http1Protocol:
     @property
     def needs_continue(self) -> bool:
         """Whether the client waits for `CONTINUE` before it sends the body."""
-        return self.state is State.BODY and self.head is not None and self.head.expects_continue and not self.buffer
+        return self.state is BODY and self.head is not None and self.head.expects_continue and not self.buffer
 
     def note_content(self, size: int) -> None:
         """So many bytes of a body of known length were read past the buffer, which is empty."""
@@ -130,8 +163,8 @@ class Http1Protocol:
             self.buffer = self.buffer.lstrip(b"\r\n")
         if not self.buffer:
             return self._wait()
-        if self.state is State.IDLE:
-            self.move(Move.REQUEST_BEGUN)
+        if self.state is IDLE:
+            self.move(REQUEST_BEGUN)
         if not self.buffer[:1].isalpha():
             return Refusal(malformed("no request line of HTTP/1.0 or HTTP/1.1"))
         found = END_OF_HEAD.search(self.buffer, max(0, self._searched - 2))
@@ -149,14 +182,14 @@ class Http1Protocol:
         head = self._kept
         if head is None or data != self._kept_data:
             if data == HTTP2_PREFACE and self._may_upgrade:
-                self.move(Move.PROTOCOL_SWITCHED)
+                self.move(PROTOCOL_SWITCHED)
                 return ChangeToHttp2(data + self.buffer)
             try:
                 head = parse_head(data)
             except ServerError as error:
                 return Refusal(error)
             if self._may_upgrade and (settings := upgrade_settings(head)) is not None:
-                self.move(Move.PROTOCOL_SWITCHED)
+                self.move(PROTOCOL_SWITCHED)
                 return ChangeToHttp2(self.buffer, settings, _upgraded_headers(head))
             if is_worth_keeping(data):
                 self._kept_data, self._kept = data, head
@@ -164,13 +197,13 @@ class Http1Protocol:
         self.head = head
         self._left = head.content_length
         self._chunks = ChunkDecoder(MAX_FRAMING_LINE) if head.is_chunked else None
-        self.move(Move.HEAD_READ if head.has_body else Move.REQUEST_READ)
+        self.move(HEAD_READ if head.has_body else REQUEST_READ)
         return head
 
     def _next_content(self) -> Event:
         if not self._left:
-            self.move(Move.REQUEST_READ)
-            return Signal.END_OF_REQUEST
+            self.move(REQUEST_READ)
+            return END_OF_REQUEST
         if not self.buffer:
             return self._wait()
         data, self.buffer = self.buffer[: self._left], self.buffer[self._left :]
@@ -195,22 +228,22 @@ class Http1Protocol:
             if not decoder.is_complete:
                 return self._wait()
         self._chunks = None
-        self.move(Move.REQUEST_READ)
-        return Signal.END_OF_REQUEST
+        self.move(REQUEST_READ)
+        return END_OF_REQUEST
 
     def _wait(self) -> Signal:
         """Of a request that is not whole."""
         if not self.is_at_end:
-            return Signal.NEEDS_DATA
-        self.move(Move.LOST)
-        return Signal.CLIENT_GONE
+            return NEEDS_DATA
+        self.move(LOST)
+        return CLIENT_GONE
 
     # What leaves.
 
     @property
     def has_begun_response(self) -> bool:
         """Whether it is too late for another response in the current exchange."""
-        return self.state is not State.BODY and self.state is not State.AWAITING
+        return self.state is not BODY and self.state is not AWAITING
 
     def begin_response(self, status: int, headers: Headers, last: bytes, length: int | None = None) -> bytes:
         """The head of the response to the present request; without a `length` its body goes through `frame`.
@@ -222,13 +255,13 @@ class Http1Protocol:
         is_http_1_0 = head is not None and head.is_http_1_0
         closes = (
             self.closes
-            or self.state is State.BODY
+            or self.state is BODY
             or self.is_half_closed
             or self.served >= self.max_requests
             or (head is not None and not head.keeps_alive)
             or (length is None and is_http_1_0)
         )
-        self.move(Move.LAST_RESPONSE_BEGUN if closes else Move.RESPONSE_BEGUN)
+        self.move(LAST_RESPONSE_BEGUN if closes else RESPONSE_BEGUN)
         self._is_chunked = length is None and not is_http_1_0
         data = response_head(
             status,
@@ -243,8 +276,8 @@ class Http1Protocol:
 
     def begin_refusal(self, status: int, headers: Headers, last: bytes, length: int) -> bytes:
         """The head of the last response, to what is no request, or to none."""
-        is_request = self.state is State.BODY or self.state is State.AWAITING
-        self.move(Move.LAST_RESPONSE_BEGUN if is_request else Move.REFUSED)
+        is_request = self.state is BODY or self.state is AWAITING
+        self.move(LAST_RESPONSE_BEGUN if is_request else REFUSED)
         self._is_chunked = False
         return self._half_close.rest_of(response_head(status, headers, last, length=length, closes=True))
 
@@ -262,10 +295,10 @@ class Http1Protocol:
         expects_more = self.head is not None and self.head.keeps_alive and not self.is_at_end
         self.head = None  # it may be large, and the next one far
         self._is_chunked = False
-        if self.state is State.RESPONDING:
-            self.move(Move.RESPONSE_SENT)
-        elif self.state is State.CLOSING and expects_more:
-            self.move(Move.LINGERED)  # the client may have sent a further request that was not read yet
+        if self.state is RESPONDING:
+            self.move(RESPONSE_SENT)
+        elif self.state is CLOSING and expects_more:
+            self.move(LINGERED)  # the client may have sent a further request that was not read yet
         else:
             self._end()
 
@@ -279,7 +312,7 @@ class Http1Protocol:
     def probe(self, now: float) -> bytes:
         """What may be sent now to a client that is half-closed, to learn whether it still reads; nothing while it is
         too early, or where every byte would mean something."""
-        if self.state is State.AWAITING:
+        if self.state is AWAITING:
             return self._half_close.probe(now)
         return self._half_close.chunk_probe(now) if self._is_between_chunks else b""
 
@@ -289,22 +322,22 @@ class Http1Protocol:
 
     @property
     def _is_between_chunks(self) -> bool:
-        return self._is_chunked and (self.state is State.RESPONDING or self.state is State.CLOSING)
+        return self._is_chunked and (self.state is RESPONDING or self.state is CLOSING)
 
     # Ends.
 
     def end(self) -> None:
         """The connection ends in good order."""
-        self.move(Move.ENDED)
+        self.move(ENDED)
 
     def lose(self) -> None:
         """The client is lost: it has left, or reads nothing any more."""
-        if self.state is not State.CLOSED:
-            self.move(Move.LOST)
+        if self.state is not CLOSED:
+            self.move(LOST)
 
     def _end(self) -> None:
-        is_whole = self.state is not State.BODY and self.state is not State.REFUSING
-        self.move(Move.ENDED if is_whole and not self.buffer else Move.LINGERED)
+        is_whole = self.state is not BODY and self.state is not REFUSING
+        self.move(ENDED if is_whole and not self.buffer else LINGERED)
 
 
 def _upgraded_headers(head: Head) -> list[tuple[bytes, bytes]]:

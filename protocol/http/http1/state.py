@@ -44,6 +44,23 @@ class Move(Enum):
     LOST = auto()  # the client has left before its request was whole, or the connection broke
 
 
+# Bound once, in their order: to look one up in its enumeration takes long before Python 3.12.
+IDLE, HEAD, BODY, AWAITING, RESPONDING, CLOSING, REFUSING, LINGERING, CLOSED, SWITCHED = State
+(
+    REQUEST_BEGUN,
+    HEAD_READ,
+    REQUEST_READ,
+    PROTOCOL_SWITCHED,
+    RESPONSE_BEGUN,
+    LAST_RESPONSE_BEGUN,
+    REFUSED,
+    RESPONSE_SENT,
+    LINGERED,
+    ENDED,
+    LOST,
+) = Move
+
+
 class IllegalMove(Exception):
     """A transition that is not in the table: a defect of the driver."""
 

@@ -529,6 +529,24 @@ def test_who_was_not_called_for_a_lack_of_time_is_called_first_by_the_next_poll(
     assert called == [1, 8, 2, 3, 1]
 
 
+def test_where_all_sockets_had_something_no_other_is_looked_for() -> None:
+    """Also where they are removed as they are read, as those of large requests are."""
+    selector = ScriptedSelector([1, 2], [3])
+    polled = Poller(selector)
+    read: list[int] = []
+
+    def take(number: int, watched: Numbered) -> None:
+        read.append(number)
+        polled.remove(watched)
+
+    for number in (1, 2):
+        watched = Numbered(number)
+        polled.add(watched, partial(take, number, watched), no_defect)
+    polled.poll(0)
+    assert read == [1, 2]
+    assert selector.poll(0, 1) == [(3, poller.READABLE)], "the next poll's"
+
+
 def test_a_poll_ends_where_many_tasks_are_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else they would all go on in one turn of the loop, however long each takes."""
     monkeypatch.setattr(poller, "_MOST_WOKEN", 3)

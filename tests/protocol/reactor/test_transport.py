@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.reactor.transport import SEND_SIZE, PlainWire, split, wire_over
+from protocol.reactor.transport import SEND_SIZE, PlainWire, rest_of, split, wire_over
 
 
 @asynccontextmanager
@@ -134,9 +134,11 @@ async def test_parts_for_a_client_that_reads_nothing(autojump_clock: trio.testin
 
 @pytest.mark.parametrize("size", range(9))
 def test_parts_are_split_at_any_byte(size: int) -> None:
-    first, rest = split([b"ab", b"", b"cde", b"fg"], size)
+    parts = [b"ab", b"", b"cde", b"fg"]
+    first, rest = split(parts, size)
     assert b"".join(first) == b"abcdefg"[:size]
     assert b"".join(rest) == b"abcdefg"[size:]
+    assert rest_of(parts, size) == rest
 
 
 async def test_over_any_stream() -> None:
