@@ -4,8 +4,9 @@ The core with the benchmark's `add_sub` and a link server in this process, a lin
 edges themselves. That one keeps so many requests in flight: it sends them in one burst, and the next when all are
 answered. Figures are of the core's thread, for one request: processor time, the least of many bursts, since whatever
 else runs on the machine only adds; and Python calls. `direct` is the core alone, its requests submitted in its own
-process. In a worker the model's own `execute` is not counted; in loop it is, and told apart as `model`. With
-`--callers=limited` they have a key with a quota, which is large enough; with `sampled` one in a thousand is traced.
+process. In a worker the model's own `execute` is not counted; in loop it is, and told apart as `model`. Garbage is
+looked for as rarely as in a server (`backends.free_memory`). With `--callers=limited` they have a key with a quota,
+which is large enough; with `sampled` one in a thousand is traced.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import trio
 from actors.core.server_core import CoreSettings, ServerCore
 from actors.tracing.settings import TracerSettings
 from actors.tracing.tracer import Tracer
+from backends.free_memory import collect_less
 from backends.python.worker.trioton_worker.instance import Instance
 from backends.registry import BackendRegistry
 from protocol.access.keys import KeyRing
@@ -167,6 +169,7 @@ async def direct(isolation: str, in_flight: int, bursts: int) -> Cost:
     with _core(isolation) as core, model.counting():
         async with trio.open_nursery() as nursery:
             await nursery.start(core.run)
+            collect_less()
             times = []
             for _ in range(bursts):
                 burst = Burst(core, in_flight)
@@ -198,6 +201,7 @@ async def linked(isolation: str, in_flight: int, bursts: int, callers: str = "pl
                 await nursery.start(core.run)
                 server = LinkServer(core, ours, keys=TellingKeys(_Keys(), Generation()), tracing=await _tracer(nursery))
                 await nursery.start(server.run)
+                collect_less()
                 with trio.fail_after(_LONGEST_SECONDS):
                     found = await _measured(server, in_flight, bursts)
                 core.stop()
