@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +24,8 @@ from actors.metrics.sliding_window import SlidingWindow, SummarySnapshot
 from backends.interface import BatchTiming
 from repository.model_config import ModelConfig
 
-# As many numbers are kept before they are put into their buckets, all at once.
+# Of each kind as many numbers are kept before they are put into their buckets, all at once.
 KEPT = 1024
-
-# Of requests with one response, flat: the seconds that the first waited in the queue and that it took in all, those of
-# the second, and so on.
-Durations: TypeAlias = Sequence[float]
 
 
 # The histograms by their names here and as metrics, with their bounds.
@@ -68,18 +63,25 @@ class LatencyHistograms:
     compute_infer: Histogram | None = None
     compute_output: Histogram | None = None
     first_response: Histogram | None = None
-    _replies: list[float] = field(default_factory=list, init=False)
+    # Seconds of requests with one response.
+    _queued: list[float] = field(default_factory=list, init=False)
+    _taken: list[float] = field(default_factory=list, init=False)
     # Of each batch: input, infer and output nanoseconds, and how many requests count them as theirs.
     _executions: list[float] = field(default_factory=list, init=False)
+    _counts_queued: bool = field(init=False)
     _counts_executions: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self._counts_queued = self.queue is not None
         computing = (self.compute_input, self.compute_infer, self.compute_output)
         self._counts_executions = any(histogram is not None for histogram in computing)
 
-    def count_replies(self, durations: Durations) -> None:
-        self._replies.extend(durations)
-        if len(self._replies) >= KEPT:
+    def count_replies(self, queued: Sequence[float], taken: Sequence[float]) -> None:
+        """Count requests with one response: the seconds that each has waited in the queue, and has taken in all."""
+        if self._counts_queued:
+            self._queued.extend(queued)
+        self._taken.extend(taken)
+        if len(self._taken) >= KEPT:
             self._sort_replies()
 
     def count_execution(self, timing: BatchTiming, requests: int) -> None:
@@ -108,10 +110,10 @@ class LatencyHistograms:
         return {name: histogram.frozen() for name, histogram in found.items() if histogram is not None}
 
     def _sort_replies(self) -> None:
-        if not self._replies:
+        if not self._taken:
             return
-        queued, taken = _taken_from(self._replies).reshape(-1, 2).T
-        _observe(self.queue, queued * 1e6)
+        _observe(self.queue, _taken_from(self._queued) * 1e6)
+        taken = _taken_from(self._taken)
         _observe(self.request, taken * 1e6)
         _observe(self.first_response, taken * 1e3)
 
@@ -145,11 +147,11 @@ class LatencySummaries:
         self.cache_hit = SlidingWindow(quantiles)
         self.cache_miss = SlidingWindow(quantiles)
 
-    def count_replies(self, durations: Durations) -> None:
-        for queued in durations[::2]:
-            self.queue.observe(queued * 1e6)
-        for taken in durations[1::2]:
-            self.request.observe(taken * 1e6)
+    def count_replies(self, queued: Sequence[float], taken: Sequence[float]) -> None:
+        for seconds in queued:
+            self.queue.observe(seconds * 1e6)
+        for seconds in taken:
+            self.request.observe(seconds * 1e6)
 
     def count_execution(self, timing: BatchTiming, requests: int) -> None:
         self.compute_input.observe(timing.compute_input_ns / 1e3, requests)

@@ -167,31 +167,27 @@ class VersionStatistics:
 
     def _count_replies(self, done: BatchDone, replies: Sequence[Reply], now: float) -> int:
         """The number of requests that succeeded."""
-        successes = inferences = 0
-        queued_seconds = success_seconds = 0.0
-        durations: list[float] = []
-        started = done.started
+        inferences = 0
+        arrivals: list[float] = []
         for item, reply in zip(done.batch, replies, strict=True):
             if item.is_cancelled:  # counted when it was abandoned
                 continue
             if isinstance(reply, ServerError):
                 self.count_failure(_reason(reply), now - item.arrival)
                 continue
-            successes += 1
             inferences += item.batch_size
-            queued = started - item.arrival
-            taken = now - item.arrival
-            queued_seconds += queued
-            success_seconds += taken
-            durations += (queued, taken)
+            arrivals.append(item.arrival)
+        started, successes = done.started, len(arrivals)
+        queued = [started - arrival for arrival in arrivals]
+        taken = [now - arrival for arrival in arrivals]
         self.last_inference_ms = time.time_ns() // 1_000_000
         self.inference_count += inferences
         self._success.count += successes
-        self._success.ns += int(success_seconds * NANOSECONDS)
+        self._success.ns += int(sum(taken) * NANOSECONDS)
         self._queue.count += successes
-        self._queue.ns += int(queued_seconds * NANOSECONDS)
+        self._queue.ns += int(sum(queued) * NANOSECONDS)
         for spread in self._spreads:
-            spread.count_replies(durations)
+            spread.count_replies(queued, taken)
         return successes
 
     def count_execution(self, timing: BatchTiming, requests: int, *, batch_size: int) -> None:
@@ -256,7 +252,7 @@ class VersionStatistics:
         self._queue.add(0)
         self._cache_hit.add(nanoseconds)
         for spread in self._spreads:
-            spread.count_replies((0.0, seconds))
+            spread.count_replies((0.0,), (seconds,))
         if self.summaries is not None:
             self.summaries.cache_hit.observe(seconds * 1e6)
 

@@ -28,13 +28,13 @@ class WatchedDurations:
         self._counts = np.zeros(len(BOUNDS_SECONDS) + 1, np.int64)
         self._taken: list[float] = []
 
-    def count_replies(self, durations: Sequence[float]) -> None:
-        self._taken.extend(durations[1::2])
+    def count_replies(self, queued: Sequence[float], taken: Sequence[float]) -> None:
+        self._taken.extend(taken)
         if len(self._taken) >= _KEPT:
             self._sort()
 
     def count_stream(self, seconds: float, first_response: float | None) -> None:
-        self.count_replies((0.0, seconds))
+        self.count_replies((), (seconds,))
 
     def count_execution(self, timing: BatchTiming, requests: int) -> None:
         """Not counted."""

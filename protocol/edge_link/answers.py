@@ -63,7 +63,7 @@ class AnswerWriter:
         self._failures = failures
         self._templates: SentTemplates[None] = SentTemplates()
         self._last_key: list[object] = []
-        self._last: Template | None = None
+        self._last: Template | None = None  # of the last answer that was no plain one, if the next of its kind may be
         self._run: Template | None = None  # of the last record, if that is a run
         self._run_kind = ANSWERS
         self._count_at = 0
@@ -98,21 +98,21 @@ class AnswerWriter:
                     self.write_error(number, reply)
                     continue
                 last = self._last
-                key: list[object] = []
+                key: list[object] = [reply.model_name, reply.model_version]  # as of `_key_of`
                 parts: list[Buffer] = []
+                size = 0
                 for output in reply.outputs:
                     key += output.name, output.datatype, output.shape
-                    parts.append(output.data)
+                    data = output.data
+                    parts.append(data)
+                    size += len(data)
                 if (
                     last is not None
                     and key == self._last_key
+                    and size == last.size
                     and reply.id == request.id
                     and reply.is_final
                     and not reply.parameters
-                    and reply.model_version == last.model_version
-                    and reply.model_name == last.model_name
-                    and last.is_plain
-                    and sum(map(len, parts)) == last.size
                 ):
                     if self._run is not last or self._run_kind != ANSWERS:
                         self._begin_run(ANSWERS, last)
@@ -120,7 +120,7 @@ class AnswerWriter:
                     numbers[self._count_at] += 1
                     numbers.append(number)
                     burst.data += parts
-                    burst.data_size += last.size
+                    burst.data_size += size
                 elif response_size(reply) <= INLINE_BYTES or not self.write_placed(number, reply, request.id):
                     self.write_response(number, reply, request.id)
             except Exception as error:
@@ -161,8 +161,8 @@ class AnswerWriter:
             if place != INLINE:
                 self.segment.give(place)
             raise
-        self._last = template
-        self._last_key = [each for output in response.outputs for each in (output.name, output.datatype, output.shape)]
+        self._last = template if template.is_plain else None
+        self._last_key = _key_of(response)
 
     def _made(self, response: InferenceResponse) -> Template:
         """Its template, which crosses before it if it is a new one."""
@@ -309,3 +309,11 @@ class AnswerWriter:
     def _write_text(self, kind: int, number: int, text: bytes) -> None:
         self._burst.numbers += kind, number, self._burst.add_text(text)
         self._run = None
+
+
+def _key_of(response: InferenceResponse) -> list[object]:
+    """Equal for responses with the same template, where no size varies."""
+    key: list[object] = [response.model_name, response.model_version]
+    for output in response.outputs:
+        key += output.name, output.datatype, output.shape
+    return key

@@ -320,10 +320,10 @@ class LinkServer:
     # What the edge is told
 
     def _put(self, request: LinkedRequest) -> None:
-        self._answers.ready.append(request)
-        burst = self._poller.burst
-        if not burst or burst == self._sent_in:  # else the end of the burst is to come
-            self._arrived.wake()
+        ready = self._answers.ready
+        if not ready:
+            self._send_soon()
+        ready.append(request)
 
     def _put_streamed(self, stream: LinkedStream, response: InferenceResponse) -> int:
         answers = self._answers
@@ -332,10 +332,14 @@ class LinkServer:
             answers.write_first(stream)
         size = answers.put_streamed(stream, response)
         if size >= 0:
-            burst = self._poller.burst
-            if not burst or burst == self._sent_in:  # as in `_put`
-                self._arrived.wake()
+            self._send_soon()
         return size
+
+    def _send_soon(self) -> None:
+        """Have what is put now sent: at the end of the poller's burst, or by the task if that has been."""
+        burst = self._poller.burst
+        if not burst or burst == self._sent_in:
+            self._arrived.wake()
 
     async def _place_streamed(self, stream: LinkedStream, response: InferenceResponse) -> None:
         await self._send_large(stream.number, response, stream.own_id, STREAM)
@@ -409,6 +413,8 @@ class LinkServer:
         if answers.has_written:
             self._wire.send(*answers.take())
         self._sent_in = self._poller.burst
+        if answers.ready:  # put meanwhile
+            self._arrived.wake()
 
     async def _send_later(self) -> None:
         while True:

@@ -93,6 +93,7 @@ class SequenceTensors:
             sequence_id=sequence.id,
             sequence_start=step.is_start,
             sequence_end=step.is_end,
+            template=None,  # which knows neither the controls nor the states
         )
 
     def null(self, like: Step) -> InferenceRequest:

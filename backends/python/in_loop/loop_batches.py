@@ -27,7 +27,7 @@ from backends.python.worker.trioton_worker.connection import encode_json
 from backends.python.worker.trioton_worker.errors import crossing
 from backends.python.worker.trioton_worker.frames import LATER, MOST_SCHEMAS
 from backends.python.worker.trioton_worker.instance import fail
-from backends.python.worker.trioton_worker.records import RequestHeader, RequestRecord
+from backends.python.worker.trioton_worker.records import RequestHeader, RequestRecord, received_records
 from backends.python.worker.trioton_worker.responses import InferenceResponse as ModelResponse
 from backends.python.worker.trioton_worker.schemas import Schema
 from backends.python.worker.trioton_worker.session import LiveBatch
@@ -149,12 +149,15 @@ class LoopBatches(Batches):
         received: list[RequestRecord] = []
         run: list[InferenceRequest] = []
         key: list[TensorKey] | None = None
+        template: object | None = None
         for request in requests:
-            own = [(tensor.name, tensor.datatype, tensor.shape) for tensor in request.inputs]
-            if own != key:
-                if key is not None:
-                    self._receive(run, key, live, received)
-                run, key = [], own
+            if template is None or request.template is not template:  # else its inputs are those of the one before
+                template = request.template
+                own = [(tensor.name, tensor.datatype, tensor.shape) for tensor in request.inputs]
+                if own != key:
+                    if key is not None:
+                        self._receive(run, key, live, received)
+                    run, key = [], own
             run.append(request)
         if key is not None:
             self._receive(run, key, live, received)
@@ -165,8 +168,7 @@ class LoopBatches(Batches):
     ) -> None:
         """Add requests of one schema."""
         names, first = self._outputs, len(received)
-        for inputs in inputs_of(run, self._schema(key)):
-            received.append(RequestRecord(inputs, live, len(received), self._plain))
+        received += received_records(inputs_of(run, self._schema(key)), live, self._plain, first)
         for index, about in about_requests(run, names):
             describe_request(received[first + index], about)
 

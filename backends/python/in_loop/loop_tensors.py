@@ -24,6 +24,7 @@ from protocol.tensors.shared_tensor import SharedTensor
 # Inputs up to this size that several requests have lie side by side; each larger one has memory of its own, so that a
 # model that keeps one keeps no others.
 _SMALL = 1 << 16
+_new = ModelTensor.__new__
 # An output whose data is to be set, and the model's array.
 LargeOutput: TypeAlias = tuple[Tensor, NDArray[Any]]
 
@@ -45,8 +46,16 @@ def _column(tensor: SchemaTensor, given: Sequence[Tensor]) -> list[ModelTensor]:
     memory = bytearray().join([each.data for each in given])
     _check_size(tensor, memory, len(given))
     name, number, shape = tensor.name, tensor.number, tensor.shape
-    arrays = tensor.arrays(memory, -tensor.start, len(given), tensor.size)
-    return [viewed_tensor(name, number, shape, array) for array in arrays]
+    made: list[ModelTensor] = []
+    for array in tensor.arrays(memory, -tensor.start, len(given), tensor.size):
+        each = _new(ModelTensor)  # as `viewed_tensor`, whose call would cost as much as all of this
+        each._name = name
+        each._number = number
+        each._shape = shape
+        each._encoded = None
+        each._array = array
+        made.append(each)
+    return made
 
 
 def _alone(tensor: SchemaTensor, given: Tensor) -> ModelTensor:

@@ -18,7 +18,7 @@ def test_quantiles_are_those_of_the_values_within_a_bucket() -> None:
     values = np.random.default_rng(1).lognormal(-5, 1, 10_000)
     watched = WatchedDurations()
     for value in values.tolist():
-        watched.count_replies((0.0, value))
+        watched.count_replies((0.0,), (value,))
     shares = (0.01, 0.5, 0.99)
     for found, true in zip(
         quantiles(BOUNDS_SECONDS, watched.counts(), shares), np.quantile(values, shares), strict=True

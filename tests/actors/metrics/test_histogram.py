@@ -57,5 +57,5 @@ def test_what_is_not_shown_is_not_counted() -> None:
     histograms.count_execution(BatchTiming(1, 2, 3), 4)
     histograms.count_queued(1.0)
     histograms.count_stream(0.002, 0.001)
-    histograms.count_replies((0.0, 0.0005))
+    histograms.count_replies((0.0,), (0.0005,))
     assert histograms.frozen() == {"request": HistogramSnapshot(FEW_DURATION_BOUNDS_US, (2, 2, 2, 2), 2500.0)}

@@ -21,7 +21,7 @@ def buckets(snapshot: HistogramSnapshot) -> dict[float, int]:
 def test_every_reply_is_shown_however_many_are_kept(requests: int) -> None:
     histograms = all_histograms()
     for _ in range(requests):
-        histograms.count_replies((50e-6, 0.2))
+        histograms.count_replies((50e-6,), (0.2,))
     shown = histograms.frozen()
     assert buckets(shown["queue"]) == {50.0: requests}, "a value on a bound belongs to it"
     assert buckets(shown["request"]) == {250_000.0: requests}
@@ -55,7 +55,7 @@ def test_a_stream_has_a_first_response_or_none() -> None:
 
 def test_summaries_see_the_same() -> None:
     summaries = LatencySummaries((0.5,))
-    summaries.count_replies((0.001, 0.002, 0.003, 0.004))
+    summaries.count_replies((0.001, 0.003), (0.002, 0.004))
     summaries.count_execution(TIMING, 2)
     summaries.count_queued(0.001)
     summaries.count_stream(0.006, 0.001)

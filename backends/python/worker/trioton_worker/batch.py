@@ -14,7 +14,7 @@ from .connection import Buffer, Connection, Frame, Head, encode_json
 from .errors import crossing
 from .frames import BESIDE, ERROR, EXECUTED, INLINE_BYTE_SIZE, LATER, NO_SLOT, PREFIX, RESCHEDULED, pack
 from .packing import Packing, read_tensors
-from .records import RELEASE_ALL, RELEASE_RESCHEDULE, RequestHeader, RequestRecord
+from .records import RELEASE_RESCHEDULE, RequestHeader, RequestRecord, received_records
 from .responses import InferenceResponse
 from .schemas import Schemas
 from .session import LiveBatch
@@ -22,7 +22,6 @@ from .tensors import Raw
 
 # In an EXECUTED frame, where it says whether the model keeps inputs, and behind that how many bytes are in the segment.
 _KEPT_AT = PREFIX.size + 8
-_new = RequestRecord.__new__
 
 
 class Segments:
@@ -70,17 +69,7 @@ def received_requests(frame: Frame, segments: Segments, batch: LiveBatch, plain:
     if batch.inputs != NO_SLOT:
         memory = segments.input_memory(batch)
         batch.memory = weakref.ref(memory)
-    records: list[RequestRecord] = []
-    for inputs in read_tensors(frame, batch.session.schemas, memory, skipped=3):
-        record = _new(RequestRecord)  # its constructor's call would cost as much as all of this
-        record.inputs = inputs
-        record.batch = batch
-        record.index = len(records)
-        record.header = plain
-        record.id = ""
-        record.reply = None
-        record.release_flags = RELEASE_ALL
-        records.append(record)
+    records = received_records(read_tensors(frame, batch.session.schemas, memory, skipped=3), batch, plain)
     if head:
         batch.cancelled.update(head.get("cancelled", ()))
         for index, about in head.get("requests", ()):

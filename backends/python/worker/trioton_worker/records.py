@@ -7,7 +7,7 @@ batch.
 from __future__ import annotations
 
 from copy import copy
-from typing import AbstractSet, Any
+from typing import AbstractSet, Any, Iterable
 
 from .preferred_memory import PreferredMemory
 from .senders import Reply
@@ -90,3 +90,24 @@ class RequestRecord:
     def inference_trace(self) -> InferenceTrace:
         trace = self.header.trace
         return trace if isinstance(trace, InferenceTrace) else InferenceTrace(self.batch, self.index, trace)
+
+
+_new = RequestRecord.__new__
+
+
+def received_records(
+    each: Iterable[list[Tensor]], batch: LiveBatch, header: RequestHeader, first: int = 0
+) -> list[RequestRecord]:
+    """A record for each request with these inputs, all with the same header; they are the batch's from `first` on."""
+    found: list[RequestRecord] = []
+    for index, inputs in enumerate(each, first):
+        record = _new(RequestRecord)  # its constructor's call would cost as much as all of this
+        record.inputs = inputs
+        record.batch = batch
+        record.index = index
+        record.header = header
+        record.id = ""
+        record.reply = None
+        record.release_flags = RELEASE_ALL
+        found.append(record)
+    return found

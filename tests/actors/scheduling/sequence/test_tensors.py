@@ -75,6 +75,12 @@ def test_flags_have_the_values_and_the_type_of_their_pair(start: bool, end: bool
     assert (dressed.sequence_start, dressed.sequence_end) == (start, end)
 
 
+def test_a_template_says_nothing_of_inputs_that_its_request_did_not_have() -> None:
+    given = step(start=True)
+    given.request.template = object()
+    assert made(config(control_input=CONTROLS)).dressed(given).template is None
+
+
 def test_without_batching_a_control_has_one_dimension() -> None:
     dressed = made(config(max_batch_size=0, control_input=CONTROLS)).dressed(step(start=True))
     assert {each.name: each.shape for each in dressed.inputs if each.name != "IN"} == {
