@@ -77,6 +77,7 @@ class Http2Reader:
     __slots__ = (
         "_frames",
         "_h2",
+        "_is_new",
         "_is_polled",
         "_now",
         "_on_event",
@@ -116,6 +117,7 @@ class Http2Reader:
         self._on_received = on_received
         self._now = trio.lowlevel.current_clock().current_time
         self._size = RECEIVE_SIZE  # of the next read
+        self._is_new = True  # the poller has not had the socket so far
         self._is_polled = False  # the poller has the socket, and the task is parked
         self._unparked = Wakeup()
 
@@ -192,7 +194,8 @@ class Http2Reader:
 
     async def _read_by_poller(self, poller: Poller, plain: PlainWire) -> None:
         """Leave reading to the poller until the task has to wait for the peer, or the connection ends."""
-        poller.add(plain.socket, self._on_readable, self._fail)
+        poller.add(plain.socket, self._on_readable, self._fail, new=self._is_new)
+        self._is_new = False
         self._is_polled = True
         try:
             while self._is_polled:

@@ -51,7 +51,7 @@ def _start(kind: PollerKind) -> Poller:
         tasks = SocketTasks()
         return _start_task(Poller(tasks), tasks.wait)
     epoll = select.epoll()
-    poller = Poller(epoll)
+    poller = Poller(epoll, select.epoll())
     if kind == "inline":
         descriptor = trio_epoll_descriptor()
         if descriptor is not None:

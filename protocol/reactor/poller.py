@@ -29,6 +29,9 @@ _MOST_POLLS = 32
 _MOST_SECONDS = 0.002
 # And after so many tasks that were woken: each takes some 50 us of the same turn of the loop.
 _MOST_WOKEN = 32
+# Of sockets that nothing has come from before, in one poll: so many at most, and one at least.
+_MOST_NEW = 8
+_MOST_SECONDS_OF_NEW = 0.0005
 
 
 class Watched(Protocol):
@@ -49,8 +52,17 @@ class Selector(Protocol):
     def close(self) -> None: ...
 
 
+class NestedSelector(Selector, Protocol):
+    """One that another can wait for."""
+
+    def fileno(self) -> int: ...
+
+
 class Poller:
     """Whoever adds a socket removes it, at the latest soon after it was closed.
+
+    With a selector for `newcomers` these have a few places in each poll, behind the others: of a thousand clients that
+    come in one moment, each with its first request, those who were there before do not wait for all.
 
     Attributes:
         busy: how it waits.
@@ -60,13 +72,19 @@ class Poller:
         burst: a number of its own while the callbacks of a burst are called, and then those at its end; 0 between.
     """
 
-    def __init__(self, selector: Selector) -> None:
+    def __init__(self, selector: Selector, newcomers: NestedSelector | None = None) -> None:
         self.busy = BusyPolling(selector.poll)
         self.has_called = False
         self.woken = 0
         self.burst = 0
         self._bursts = 0
         self._selector = selector
+        self._newcomers = newcomers
+        self._newcomers_number = -1
+        self._new: set[int] = set()  # descriptors that `newcomers` has
+        if newcomers is not None:
+            self._newcomers_number = newcomers.fileno()
+            selector.register(self._newcomers_number, READABLE)
         self._descriptors: dict[Watched, int] = {}
         self.watched: dict[int, Watched] = {}
         self._calls: dict[int, _Callbacks] = {}
@@ -85,6 +103,7 @@ class Poller:
         *,
         later: bool = False,
         first: bool = False,
+        new: bool = False,
     ) -> None:
         """Call when there is something to read, the end of the stream included, again and again until it is read. The
         callback must not block. It may put off a deadline of Trio's, but bring one nearer only if it wakes a task too:
@@ -96,9 +115,16 @@ class Poller:
         With `later` it is called behind all others that are ready: a worker that has ended its batch gets the next one
         with all requests that have come. With `first`, too, it is called before the others of these: what a worker
         has printed is read before it is known to have ended its batch.
+
+        One that is `new` has nothing come from it so far; it is a newcomer until it is first called.
         """
         descriptor = watched.fileno()
-        self._selector.register(descriptor, READABLE)
+        if new and self._newcomers is not None:
+            self._newcomers.register(descriptor, READABLE)
+            self._new.add(descriptor)
+        else:
+            self._selector.register(descriptor, READABLE)
+            self._new.discard(descriptor)
         self._calls.pop(descriptor, None)  # of one that was closed and is not removed yet
         self._later_calls.pop(descriptor, None)
         self._first_of_later.discard(descriptor)
@@ -117,8 +143,12 @@ class Poller:
         self._calls.pop(descriptor, None)
         self._later_calls.pop(descriptor, None)
         self._first_of_later.discard(descriptor)
+        selector = self._selector
+        if descriptor in self._new and self._newcomers is not None:
+            selector = self._newcomers
+            self._new.discard(descriptor)
         with suppress(OSError):  # closed, and so forgotten by the system
-            self._selector.unregister(descriptor)
+            selector.unregister(descriptor)
 
     @contextmanager
     def calling_last(self, call: Callable[[], None]) -> Iterator[None]:
@@ -152,7 +182,7 @@ class Poller:
         end = perf_counter() + _MOST_SECONDS
         later: list[int] = []
         for _ in range(_MOST_POLLS):
-            count, watched = 0, len(calls)
+            count, watched = 0, len(calls) - len(self._new)
             for number, (descriptor, _) in enumerate(ready, 1):
                 if (called := calls.get(descriptor)) is not None:
                     count += 1
@@ -173,6 +203,8 @@ class Poller:
                 break
             # What has come while others were read can share their batch.
             ready = self._selector.poll(0, _MOST_AT_ONCE)
+        if self._newcomers_number in later:
+            has_called = self._call_newcomers() or has_called
         is_for_trio = False
         for descriptor in dict.fromkeys(later) if later else ():
             if (called := later_calls.get(descriptor)) is not None:
@@ -205,8 +237,32 @@ class Poller:
             else:
                 later.append(event[0])
 
+    def _call_newcomers(self) -> bool:
+        """Some of those that something has come from. The others are ready again in the next poll."""
+        assert self._newcomers is not None
+        end = perf_counter() + _MOST_SECONDS_OF_NEW
+        has_called = False
+        for descriptor, _ in self._newcomers.poll(0, _MOST_NEW):
+            called = self._calls.get(descriptor) or self._later_calls.get(descriptor)
+            if called is None or descriptor not in self._new:  # removed since another was called
+                continue
+            self._new.discard(descriptor)
+            with suppress(OSError):  # closed since another was called
+                self._newcomers.unregister(descriptor)
+                self._selector.register(descriptor, READABLE)
+            has_called = True
+            try:
+                called[0]()
+            except Exception as error:
+                self._fail(descriptor, called, error)
+            if perf_counter() >= end:
+                break
+        return has_called
+
     def close(self) -> None:
         self._selector.close()
+        if self._newcomers is not None:
+            self._newcomers.close()
 
     def _fail(self, descriptor: int, called: _Callbacks, error: Exception) -> None:
         if called in (self._calls.get(descriptor), self._later_calls.get(descriptor)):

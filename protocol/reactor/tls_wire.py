@@ -17,6 +17,7 @@ from typing import TypeVar
 import trio
 
 from protocol.messages import Buffer
+from protocol.reactor.readable import Readable
 from protocol.reactor.transport import SEND_SIZE, SocketWire
 from protocol.sync.turns import PacedTurns
 
@@ -47,6 +48,7 @@ class TlsWire(SocketWire):
         try:
             self._socket.getpeername()
             self._socket = context.wrap_socket(self._socket, server_side=True, do_handshake_on_connect=False)
+            self._readable = Readable(self._socket)
         except (OSError, ValueError):  # the client has gone
             self._has_failed = True
 
@@ -60,13 +62,13 @@ class TlsWire(SocketWire):
             await trio.lowlevel.checkpoint()
             return None
         try:
-            await trio.lowlevel.wait_readable(secured)
+            await self._readable.wait()
             while True:
                 await _HANDSHAKES.wait()
                 try:
                     secured.do_handshake()
                 except ssl.SSLWantReadError:
-                    await trio.lowlevel.wait_readable(secured)
+                    await self._readable.wait()
                 except ssl.SSLWantWriteError:
                     await trio.lowlevel.wait_writable(secured)
                 else:
@@ -83,7 +85,7 @@ class TlsWire(SocketWire):
         with suppress(OSError, trio.ClosedResourceError), trio.move_on_after(ALERT_SECONDS):
             self._socket.shutdown(socket.SHUT_WR)
             while True:
-                await trio.lowlevel.wait_readable(self._socket)
+                await self._readable.wait()
                 if not socket.socket.recv(self._socket, _CHUNK):  # not by OpenSSL
                     return
 
@@ -118,12 +120,12 @@ class TlsWire(SocketWire):
         assert isinstance(secured, ssl.SSLSocket)
         # Waiting goes first: where a request has been answered, the next one is hardly ever there yet.
         if not secured.pending():
-            await trio.lowlevel.wait_readable(secured)
+            await self._readable.wait()
         while True:
             try:
                 return read()
             except ssl.SSLWantReadError:
-                await trio.lowlevel.wait_readable(secured)
+                await self._readable.wait()
             except ssl.SSLWantWriteError:
                 await trio.lowlevel.wait_writable(secured)
 

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import trio
 
 from protocol.messages import Buffer
+from protocol.reactor.readable import Readable
 
 # A client that takes such a piece of a response within its time may go on.
 SEND_SIZE = 256 * 1024
@@ -72,11 +73,12 @@ class SocketWire:
     """What wires over a socket have in common, which is taken from an accepted stream, of no use afterwards. `peer` is
     the client's address where the socket does not know it."""
 
-    __slots__ = ("_has_failed", "_peer", "_socket")
+    __slots__ = ("_has_failed", "_peer", "_readable", "_socket")
 
     def __init__(self, stream: trio.SocketStream, peer: str | None = None) -> None:
         self._socket = socket.socket(fileno=stream.socket.detach())
         self._socket.setblocking(False)
+        self._readable = Readable(self._socket)
         self._has_failed = False
         self._peer = peer
         spare_pacing(self._socket)
@@ -99,6 +101,7 @@ class SocketWire:
 
     def abort(self) -> None:
         if self._socket.fileno() >= 0:
+            self._readable.end()
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
 
@@ -136,7 +139,7 @@ class PlainWire(SocketWire):
         # Waiting goes first: where a request has been answered, the next one is hardly ever there yet.
         while True:
             try:
-                await trio.lowlevel.wait_readable(self._socket)
+                await self._readable.wait()
                 return self._socket.recv(size)
             except BlockingIOError:
                 continue
@@ -149,7 +152,7 @@ class PlainWire(SocketWire):
             while True:
                 with suppress(BlockingIOError):
                     return self._socket.recv_into(view)
-                await trio.lowlevel.wait_readable(self._socket)
+                await self._readable.wait()
         except (OSError, trio.ClosedResourceError):
             self._has_failed = True
             return 0

@@ -33,6 +33,7 @@ from protocol.http.settings import GOODBYE_SECONDS, ConnectionLimits, OnLimit
 from protocol.limits.request_memory import RequestShare
 from protocol.messages import Buffer
 from protocol.reactor.transport import Wire
+from protocol.sync.turns import ENDS
 from protocol.sync.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -128,6 +129,8 @@ class Http1:
         elif look is Look.OVERDUE:
             if fast_path.is_parked:
                 fast_path.check_overdue(now)
+            elif protocol.is_half_closed:  # its client may have gone, and with it many others
+                ENDS.wake(self._watching)
             else:
                 self._watching.wake()
 
@@ -284,6 +287,8 @@ class Http1:
                 case Signal.NEEDS_DATA:
                     self._is_reading_ahead = True
                     data = await self.wire.receive(RECEIVE_SIZE)
+                    if not data:
+                        await ENDS.wait()
                     self._is_reading_ahead = False
                     protocol.receive(data)
                     self._has_read_ahead.wake()

@@ -80,6 +80,7 @@ class FastPath:
         "_direct",
         "_error",
         "_head",
+        "_is_new",
         "_keys",
         "_limits",
         "_other_head",
@@ -111,6 +112,7 @@ class FastPath:
         self._other_head = b""  # one whose requests take the task
         self._request: DirectRequest | None = None
         self._parking = _AWAY
+        self._is_new = True  # nothing was read here so far
         self._woken = Wakeup()
         self._error: Exception | None = None
         self.unfinished: Unfinished | None = None
@@ -132,7 +134,8 @@ class FastPath:
                 await ENDS.wait()
             self._protocol.receive(data)
             return
-        self._direct.poller.add(self._plain.socket, self._read, self._fail_read)
+        self._direct.poller.add(self._plain.socket, self._read, self._fail_read, new=self._is_new)
+        self._is_new = False
         self._parking = _LISTENING
         try:
             while self._parking is not _WOKEN and self._error is None:

@@ -13,11 +13,12 @@ import trio
 import trio.testing
 
 from protocol.http.connection import Connection
-from protocol.http.connections import MAX_REFUSALS, ConnectionServer, serve_app
+from protocol.http.connections import LOOK_SECONDS, MAX_REFUSALS, ConnectionServer, serve_app
 from protocol.http.exchange import Exchange
 from protocol.http.reply import Reply
 from protocol.http.server import HttpSettings
 from protocol.http.settings import ConnectionLimits
+from protocol.reactor.drivers import has_epoll, the_poller
 from tests.protocol.http.conftest import Serve, Served, only_fast_path
 from tests.protocol.http.fake_core import FakeCore
 from tests.protocol.http.http2_client import Http2Client
@@ -342,3 +343,33 @@ async def test_of_many_clients_that_leave_at_once_some_are_ended_in_a_turn(serve
             await trio.lowlevel.checkpoint()
     assert max(steps.of_turns) <= 40
     assert sum(steps.of_turns) >= 240
+
+
+@pytest.mark.skipif(not has_epoll(), reason="this system has no epoll")
+async def test_nor_are_all_woken_whose_requests_are_under_way() -> None:
+    """Those connections are read ahead by tasks of their own."""
+    has_begun = list[bytes]()
+
+    async def app(exchange: Exchange) -> None:
+        has_begun.append(exchange.raw_path)
+        await trio.sleep_forever()
+
+    server = ConnectionServer(app, ConnectionLimits())
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.check_times)
+            ends = []
+            for _ in range(120):
+                ours, theirs = trio.socket.socketpair()
+                nursery.start_soon(server.serve, trio.SocketStream(theirs))
+                ends.append(ours)
+                await ours.send(LIVE)
+            while len(has_begun) < len(ends) or len(the_poller().watched) < len(ends):  # noqa: ASYNC110
+                await trio.sleep(LOOK_SECONDS)
+            with Steps("_watch") as steps:
+                for each in ends:
+                    each.close()
+                while server.count().connections:
+                    await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+    assert max(steps.of_turns) <= 40

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count
 
@@ -20,6 +21,7 @@ from protocol.reactor.poller import Poller
 from protocol.reactor.socket_tasks import SocketTasks
 
 Pair = tuple[socket.socket, socket.socket]
+needs_epoll = pytest.mark.skipif(not drivers.has_epoll(), reason="this system has no epoll")
 
 
 @pytest.fixture
@@ -583,3 +585,109 @@ async def test_woken_tasks_are_counted(pair: Pair) -> None:
         await event.wait()
         assert the_poller().woken >= 6
     the_poller().remove(watched)
+
+
+@contextmanager
+def polled_by_hand(count: int, *, new: bool) -> Iterator[tuple[Poller, list[socket.socket], list[int]]]:
+    """As many sockets, each of which something has come from, and the numbers of those that were called."""
+    made, called = Poller(select.epoll(), select.epoll()), list[int]()
+    with ExitStack() as stack:
+        stack.callback(made.close)
+        watched = []
+        for number in range(count):
+            near, far = (stack.enter_context(each) for each in socket.socketpair())
+            far.sendall(b"x")
+            watched.append(near)
+            made.add(near, partial(_read_one, near, called, number), no_defect, new=new)
+        yield made, watched, called
+
+
+def _read_one(watched: socket.socket, called: list[int], number: int) -> None:
+    watched.recv(1)
+    called.append(number)
+
+
+@needs_epoll
+def test_newcomers_have_some_places_in_each_poll_behind_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poller, "perf_counter", lambda: 0.0)
+    with polled_by_hand(20, new=True) as (made, _, called), ExitStack() as stack:
+        known, other = (stack.enter_context(each) for each in socket.socketpair())
+        made.add(known, partial(_read_one, known, called, -1), no_defect)
+        newcomers: list[int] = []
+        for places in (8, 8, 4):
+            other.sendall(b"x")
+            made.poll(0)
+            assert called.pop(0) == -1
+            assert len(called) == places
+            newcomers += called
+            called.clear()
+        assert sorted(newcomers) == [*range(20)]
+
+
+@needs_epoll
+def test_one_newcomer_is_called_whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = count(0, 1)
+    monkeypatch.setattr(poller, "perf_counter", lambda: next(times))
+    with polled_by_hand(3, new=True) as (made, _, called):
+        for number in (1, 2, 3):
+            made.poll(0)
+            assert len(called) == number
+
+
+@needs_epoll
+def test_who_was_called_is_no_newcomer_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poller, "perf_counter", lambda: 0.0)
+    with polled_by_hand(8, new=True) as (made, watched, called), ExitStack() as stack:
+        made.poll(0)
+        assert len(called) == 8
+        made.remove(watched[0])  # from where it is now
+        made.add(watched[0], partial(_read_one, watched[0], called, 0), no_defect)
+        later = [[stack.enter_context(each) for each in socket.socketpair()] for _ in range(9)]
+        for near, far in later:
+            far.sendall(b"x")
+            made.add(near, partial(_read_one, near, called, -1), no_defect, new=True)
+        called.clear()
+        made.remove(later[0][0])  # unheard
+        for _ in range(3):
+            made.poll(0)
+        assert called == [-1] * 8
+
+
+@needs_epoll
+@pytest.mark.parametrize("is_closed", [False, True], ids=["removed", "closed"])
+def test_a_newcomer_may_go_while_another_is_called(monkeypatch: pytest.MonkeyPatch, is_closed: bool) -> None:
+    monkeypatch.setattr(poller, "perf_counter", lambda: 0.0)
+    with polled_by_hand(0, new=True) as (made, _, _), ExitStack() as stack:
+        pairs = [[stack.enter_context(each) for each in socket.socketpair()] for _ in range(2)]
+        called: list[int] = []
+
+        def call(number: int) -> None:
+            called.append(number)
+            other = pairs[1 - number][0]
+            if is_closed:
+                other.close()
+            else:
+                made.remove(other)
+
+        for number, (near, far) in enumerate(pairs):
+            far.sendall(b"x")
+            made.add(near, partial(call, number), no_defect, new=True)
+        made.poll(0)
+        assert len(called) == (2 if is_closed else 1)  # the call of one that is closed sees that itself
+
+
+@needs_epoll
+def test_a_defect_in_the_call_of_a_newcomer_costs_its_socket() -> None:
+    with polled_by_hand(0, new=True) as (made, _, _), ExitStack() as stack:
+        near, far = (stack.enter_context(each) for each in socket.socketpair())
+        failed: list[Exception] = []
+
+        def call() -> None:
+            raise ValueError("a defect")
+
+        far.sendall(b"x")
+        made.add(near, call, failed.append, new=True)
+        made.poll(0)
+        made.poll(0)
+        assert [str(error) for error in failed] == ["a defect"]
+        assert not made.watched
