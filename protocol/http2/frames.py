@@ -89,13 +89,14 @@ class FrameReader:
     """
 
     __slots__ = (
-        *("_any_may_have", "_max_frame_size", "_needed", "_padding", "_position", "_preface", "_rest", "_rest_size"),
+        *("_max_frame_size", "_needed", "_padding", "_position", "_preface", "_rest", "_rest_size", "_unchecked_size"),
         *("_unread", "has_more", "under_way"),
     )
 
     def __init__(self, max_frame_size: int) -> None:
         self._max_frame_size = max_frame_size
-        self._any_may_have = min(max_frame_size, MAX_WHOLE_FRAME)
+        # What is no longer, as most frames are, needs no further check.
+        self._unchecked_size = min(max_frame_size, _BLOCK_AS_A_FRAME)
         self._preface = PREFACE
         self._rest: list[Buffer] = []
         self._rest_size = 0
@@ -136,25 +137,28 @@ class FrameReader:
                 flags, stream_id, left = self.under_way
                 position = min(left, len(data))
                 found.append(self._data_piece(flags, stream_id, left, memoryview(data)[:position]))
+                most -= 1
                 if self._padding and self.under_way is None:
                     data, position = self._before_padding(data[position:]), 0
         end = len(data)
         is_large = end > _SPLIT_ABOVE
         while end - position >= HEADER_SIZE:
-            if len(found) >= most:
+            if most <= 0:
                 self._unread, self._position, self.has_more = data, position, True
                 return found, None
             high, low, kind, flags, stream_id = unpack_header(data, position)
             size = high << 16 | low
-            if size > self._any_may_have:
+            most -= 1
+            if size > self._unchecked_size:
                 if size > self._max_frame_size:
                     error = f"Received overlong frame: length {size}, max {self._max_frame_size}"
                     return found, FrameTooLargeError(error)
                 if kind != DATA:
-                    error = f"Received a frame of kind {kind} of {size} bytes, max {MAX_WHOLE_FRAME}"
-                    return found, FrameTooLargeError(error)
-            if size > _BLOCK_AS_A_FRAME and kind in (HEADERS, CONTINUATION):
-                most -= size // _BLOCK_AS_A_FRAME
+                    if size > MAX_WHOLE_FRAME:
+                        error = f"Received a frame of kind {kind} of {size} bytes, max {MAX_WHOLE_FRAME}"
+                        return found, FrameTooLargeError(error)
+                    if kind in (HEADERS, CONTINUATION):
+                        most -= size // _BLOCK_AS_A_FRAME
             stream_id &= 0x7FFFFFFF
             start = position + HEADER_SIZE
             position = start + size

@@ -176,7 +176,7 @@ class Poller:
         if not ready:
             return False
         calls, later_calls = self._calls, self._later_calls
-        has_called = False
+        has_called = is_over = False
         self._bursts += 1
         self.burst = self._bursts
         end = perf_counter() + _MOST_SECONDS
@@ -191,15 +191,17 @@ class Poller:
                     except Exception as error:
                         self._fail(descriptor, called, error)
                     if perf_counter() >= end or self.woken >= _MOST_WOKEN:
+                        is_over = True
                         self._put_off(ready[number:], later)
                         break
                 elif descriptor in self._first_of_later:
                     later.insert(0, descriptor)
                 else:  # also where its owner has removed it since another was called
                     later.append(descriptor)
-            has_called = has_called or count > 0
-            # Nobody is left who could have sent meanwhile, or the time is over.
-            if not count or count == watched or perf_counter() >= end or self.woken >= _MOST_WOKEN:
+            if not count:
+                break
+            has_called = True
+            if is_over or count == watched:  # nobody is left who could have sent meanwhile
                 break
             # What has come while others were read can share their batch.
             ready = self._selector.poll(0, _MOST_AT_ONCE)
