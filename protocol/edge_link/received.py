@@ -51,7 +51,7 @@ class RequestReader:
         data = frame.take_data(count * size)
         if not (count > 0 and template.is_fixed):
             raise BrokenFrame(f"its template of {count} plain requests has sizes that vary")
-        places, model_name, version = template.tensors, template.model_name, template.model_version
+        model_name, version = template.model_name, template.model_version
         requested, priority, timeout = (
             template.requested_outputs,
             template.priority,
@@ -59,16 +59,16 @@ class RequestReader:
         )
         tags, tag_at, tag_end = frame.texts, frame.text_at, frame.text_at
         found: list[tuple[int, InferenceRequest]] = []
-        start = 0
-        for index in range(0, 2 * count, 2):
-            number = rows[index]
-            tensors = []
-            for name, datatype, shape, begin, end in places:
-                tensors.append(Tensor(name, datatype, shape, data[start + begin : start + end]))
-            start += size
-            tag_end += rows[index + 1]
+        starts = [index * size for index in range(count)]
+        columns = [
+            [Tensor(name, datatype, shape, data[start + begin : start + end]) for start in starts]
+            for name, datatype, shape, begin, end in template.tensors
+        ]
+        each = map(list, zip(*columns, strict=True)) if columns else ([] for _ in starts)
+        for number, tags_size, tensors in zip(rows[::2], rows[1::2], each, strict=True):
+            tag_end += tags_size
             if tag_end < tag_at:
-                raise BrokenFrame(f"its request {number} has tags of {rows[index + 1]} bytes")
+                raise BrokenFrame(f"its request {number} has tags of {tags_size} bytes")
             request = InferenceRequest(
                 model_name,
                 tensors,

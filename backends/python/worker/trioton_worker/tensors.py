@@ -70,14 +70,9 @@ class Tensor:
     def __init__(self, name: str, numpy_array: Array, /) -> None:
         if type(name) is not str or not name:
             name = _checked_name(name)
-        if not isinstance(numpy_array, np.ndarray):
-            raise TypeError(f"Tensor '{name}': expected a numpy.ndarray, found type {type(numpy_array)}")
-        dtype = numpy_array.dtype
-        number = _NUMBERS.get(dtype, 0)
-        if not (number and numpy_array.flags.c_contiguous and type(numpy_array) is np.ndarray):  # mostly they are
-            if not number:
-                number, dtype, numpy_array = _convertible(numpy_array)
-            numpy_array = np.asarray(numpy_array, dtype=dtype, order="C")
+        number = _NUMBERS.get(numpy_array.dtype, 0) if type(numpy_array) is np.ndarray else 0
+        if not (number and numpy_array.flags.c_contiguous):  # mostly they are
+            number, numpy_array = _laid_out(name, numpy_array)
         self._name = name
         self._number = number
         self._shape = numpy_array.shape
@@ -252,6 +247,17 @@ def decode_elements(buffer: bytes | bytearray | memoryview) -> Array:
 
 def _bytes_of(array: Array) -> memoryview:
     return memoryview(array.reshape(-1).view(np.uint8))
+
+
+def _laid_out(name: str, array: object) -> tuple[int, Array]:
+    """Datatype number and C-contiguous array of what a model has given. Raises TypeError for what is no array."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"Tensor '{name}': expected a numpy.ndarray, found type {type(array)}")
+    dtype = array.dtype
+    number = _NUMBERS.get(dtype, 0)
+    if not number:
+        number, dtype, array = _convertible(array)
+    return number, np.asarray(array, dtype=dtype, order="C")
 
 
 def _convertible(array: Array) -> tuple[int, Any, Array]:
