@@ -11,19 +11,21 @@ from collections.abc import Callable
 from types import TracebackType
 
 from protocol.errors import Overloaded, PayloadTooLarge, ServerError
+from protocol.limits.body_rooms import BodyRooms
 
 # The name of its flag, under which refusals are counted.
 LIMIT_NAME = "max_request_memory"
 
 
 class RequestMemory:
-    """The account of one server; `limit` and `held` are in bytes."""
+    """The account of one server; `limit` and `held` are in bytes. `rooms` is where large bodies are received."""
 
-    __slots__ = ("held", "limit")
+    __slots__ = ("held", "limit", "rooms")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
+        self.rooms = BodyRooms()
 
     @property
     def left(self) -> int:
@@ -59,6 +61,10 @@ class RequestShare:
         self._memory = memory
         self._on_refusal = on_refusal
         self.size = 0
+
+    @property
+    def rooms(self) -> BodyRooms:
+        return self._memory.rooms
 
     def __enter__(self) -> RequestShare:
         return self

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-
 from protocol.errors import InvalidArgument, PayloadTooLarge, ServerError
+from protocol.limits.body_rooms import BodyRooms
 from protocol.messages import Buffer
 
 PREFIX_LENGTH = 5
@@ -34,15 +33,19 @@ class Frame(NamedTuple):
 
 class MessageDeframer:
     """Bytes in, frames out. A large message has memory of its own from its prefix on, where its bytes can be received
-    (`room`); the chunks of smaller ones are held as they came, and joined once per message.
+    (`room`), if `rooms` has some; the chunks of others are held as they came, and joined once per message.
 
     `max_message_size` is in bytes, without the prefix. A message over it is refused as soon as its prefix is there.
     """
 
-    __slots__ = ("_chunks", "_error", "_filled", "_flag", "_large", "_length", "_max_message_size", "buffered")
+    __slots__ = (
+        *("_chunks", "_error", "_filled", "_flag", "_large", "_length", "_max_message_size", "_rooms"),
+        "buffered",
+    )
 
-    def __init__(self, max_message_size: int) -> None:
+    def __init__(self, max_message_size: int, rooms: BodyRooms | None = None) -> None:
         self._max_message_size = max_message_size
+        self._rooms = rooms or BodyRooms()
         self._chunks: list[Buffer] = []
         self._length = -1  # of the message that is under way, -1 before its prefix is complete
         self._large: memoryview | None = None  # its memory, if it is large
@@ -145,12 +148,14 @@ class MessageDeframer:
                 self._make_room(length)
 
     def _make_room(self, length: int) -> None:
-        """Memory that is not cleared, and takes none until it is filled."""
+        large = self._rooms.make(length)
+        if large is None:
+            return
         start = memoryview(self._joined())[PREFIX_LENGTH:]
         self._chunks = []
-        self._large = np.empty(length, np.uint8).data
+        self._large = large
         self._filled = len(start)
-        self._large[: self._filled] = start
+        large[: self._filled] = start
 
     def _joined(self) -> Buffer:
         if len(self._chunks) > 1:

@@ -66,7 +66,7 @@ class Incoming:
         self._untold = 0  # bytes that the client may send again as far as the connection goes
         self._portion = limits.stream_window // PORTIONS
         self._message_held = 0  # of `held`, the bytes of the message that was taken last
-        self.deframer = MessageDeframer(limits.max_message_size)
+        self.deframer = MessageDeframer(limits.max_message_size, memory.rooms)
 
     def room(self, size: int) -> memoryview | None:
         """Where the next bytes belong, at most `size`, if that is known. They are then to be fed."""
@@ -85,7 +85,7 @@ class Incoming:
         if not self._memory.take(size):
             self.refusal = self._refused_memory(self.held)
             self.release(self.deframer.buffered)
-            self.deframer = MessageDeframer(self._limits.max_message_size)
+            self.deframer = MessageDeframer(self._limits.max_message_size, self._memory.rooms)
         return True
 
     # The messages.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import trio
 
 from protocol.errors import PayloadTooLarge, ServerError
+from protocol.limits.body_rooms import BodyRooms
 from protocol.limits.request_memory import LIMIT_NAME, RequestMemory
 
 
@@ -40,6 +41,10 @@ class ReceiveMemory:
     @property
     def left(self) -> int:
         return max(0, min(self._limit - self._held, self._server.left))
+
+    @property
+    def rooms(self) -> BodyRooms:
+        return self._server.rooms
 
     def take(self, size: int) -> bool:
         """Count bytes that have arrived; returns whether they are within the limits. They count in any case."""

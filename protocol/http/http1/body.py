@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
 import trio
 
 from protocol.http.body import MIN_BODY_RATE, BodyLimit, body_timeout
@@ -66,16 +65,14 @@ class IncomingBody:
             ServerError: it is over the limit, framed as it must not be, or no memory is left for it.
         """
         size = self._protocol.content_left
-        view: memoryview | None = None
-        if size is not None:
-            # Not cleared, and it takes no memory until it is filled.
-            view = np.empty(size, np.uint8).data
+        view = None if size is None else self._share.rooms.make(size)
+        if view is not None:
             self._fill_at_once(view)
             if self._received == size:
                 self._protocol.next_event()  # the end
                 return view
         with trio.CancelScope(deadline=self._deadline()) as timing:
-            return await (self._read_chunked(timing) if view is None else self._fill(view, timing))
+            return await (self._read_parts(timing) if view is None else self._fill(view, timing))
         raise body_timeout(self._received, trio.current_time() - self._started)
 
     def _fill_at_once(self, view: memoryview) -> None:
@@ -102,7 +99,8 @@ class IncomingBody:
         self._protocol.next_event()  # the end
         return view
 
-    async def _read_chunked(self, timing: trio.CancelScope) -> Buffer:
+    async def _read_parts(self, timing: trio.CancelScope) -> Buffer:
+        """Of a body that does not say how long it is, or that there is no room for in one piece."""
         parts: list[bytes] = []
         came = 0  # since the last count
         while True:

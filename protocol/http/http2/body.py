@@ -5,8 +5,7 @@ What arrives before it is read is bounded by the stream's window, which is not r
 
 from __future__ import annotations
 
-import numpy as np
-
+from protocol.limits.body_rooms import BodyRooms
 from protocol.messages import Buffer
 
 # A body of less is joined from its parts.
@@ -14,17 +13,23 @@ _LARGE = 65536
 
 
 class StreamBody:
-    """Attributes:
-    declared: bytes that it is said to have; None where nothing is said.
-    received: bytes that have come.
-    unacknowledged: bytes, with padding, that the client may not send again yet.
-    has_ended: the client has sent all that it will send.
+    """`rooms` has the memory of large ones.
+
+    Attributes:
+        declared: bytes that it is said to have; None where nothing is said.
+        received: bytes that have come.
+        unacknowledged: bytes, with padding, that the client may not send again yet.
+        has_ended: the client has sent all that it will send.
     """
 
-    __slots__ = ("_filled", "_is_streamed", "_large", "_parts", "declared", "has_ended", "received", "unacknowledged")
+    __slots__ = (
+        *("_filled", "_is_streamed", "_large", "_parts", "_rooms"),
+        *("declared", "has_ended", "received", "unacknowledged"),
+    )
 
-    def __init__(self, declared: int | None) -> None:
+    def __init__(self, declared: int | None, rooms: BodyRooms | None = None) -> None:
         self.declared = declared
+        self._rooms = rooms or BodyRooms()
         self.received = 0
         self.unacknowledged = 0
         self.has_ended = False
@@ -57,8 +62,8 @@ class StreamBody:
         large = self._large
         if large is None:
             self._parts.append(data)
-            if self.declared is not None and self.declared > max(_LARGE, self.received) and not self._is_streamed:
-                self._make_room(self.declared)
+            if self.received == size and (self.declared or 0) > max(_LARGE, size) and not self._is_streamed:
+                self._make_room(self.declared or 0)
             return
         if not (isinstance(data, memoryview) and data.obj is large.obj):
             large[self._filled : self._filled + size] = data
@@ -96,10 +101,11 @@ class StreamBody:
         return size
 
     def _make_room(self, size: int) -> None:
-        """Uninitialised memory, whose pages are not touched until they are filled."""
-        parts, self._parts = self._parts, []
-        self._large = np.empty(size, np.uint8).data
-        for part in parts:
-            end = self._filled + len(part)
-            self._large[self._filled : end] = part
-            self._filled = end
+        """For all of it, when the first part has come."""
+        large = self._rooms.make(size)
+        if large is None:
+            return
+        first = self._parts.pop()
+        self._large = large
+        self._filled = len(first)
+        large[: self._filled] = first

@@ -34,6 +34,7 @@ from protocol.http2 import events
 from protocol.http2.flood_limits import FloodLimits
 from protocol.http2.output import PORTIONS
 from protocol.http2.request_headers import Headers
+from protocol.limits.body_rooms import BodyRooms
 from protocol.messages import Buffer
 
 # What a client may send on one stream, and in all, before it is read.
@@ -117,6 +118,7 @@ class Http2Streams:
         "_owner",
         "_plain",
         "_portion",
+        "_rooms",
         "out",
         "refuses",
     )
@@ -130,8 +132,10 @@ class Http2Streams:
         floods: FloodLimits,
         owner: Owner,
         on_limit: Callable[[str], None],
+        rooms: BodyRooms,
     ) -> None:
         self._app = app
+        self._rooms = rooms
         self._direct = direct
         self._keys = NO_KEYS if direct is None else direct.keys
         self._limits = limits
@@ -207,10 +211,10 @@ class Http2Streams:
                 self.out.taken += event.flow_controlled_length
                 return
             if data is None and not event.stream_ended:
-                stream.body = StreamBody(plain.size)
+                stream.body = StreamBody(plain.size, self._rooms)
                 self._plain[event.stream_id] = stream
                 return
-        body = StreamBody(request.head.declared)
+        body = StreamBody(request.head.declared, self._rooms)
         if event.data is not None:
             body.feed(event.data, event.flow_controlled_length, has_ended=True)
         body.has_ended = event.stream_ended

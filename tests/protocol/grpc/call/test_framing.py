@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import InvalidArgument, PayloadTooLarge
 from protocol.grpc.call.framing import PREFIX_LENGTH, MessageDeframer, frame, whole_message
+from protocol.limits.body_rooms import MOST_ROOMS, BodyRooms
 from tests.protocol.grpc.client import framed
 
 LIMIT = 100_000
@@ -121,6 +122,24 @@ def test_a_large_message_is_received_where_it_stays() -> None:
     assert following is not None
     assert bytes(following.payload) == b"next"
     assert deframer.buffered == 0
+
+
+def test_a_large_message_comes_without_room_for_it() -> None:
+    """Other calls have announced as much as is reserved for messages that come."""
+    rooms = BodyRooms()
+    message = bytes(range(256)) * (1 << 13)
+    others = [MessageDeframer(1 << 31, rooms) for _ in range(MOST_ROOMS + 10)]
+    for other in others:
+        other.feed(framed(message)[: PREFIX_LENGTH + 1])
+    assert rooms.count == MOST_ROOMS
+    last = others[-1]
+    assert last.room(1) is None
+    data = framed(message)[PREFIX_LENGTH + 1 :]
+    for start in range(0, len(data), 65536):
+        last.feed(data[start : start + 65536])
+    found = last.next_frame()
+    assert found is not None
+    assert bytes(found.payload) == message
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 50_000)), min_size=1, max_size=20))

@@ -14,6 +14,7 @@ from protocol.http.errors import BodyTooLarge
 from protocol.http.http1.body import IncomingBody
 from protocol.http.http1.events import Content
 from protocol.http.http1.protocol import Http1Protocol
+from protocol.limits.body_rooms import MOST_ROOMS
 from protocol.limits.request_memory import RequestMemory, RequestShare
 from protocol.sync.turns import RECEIVED_AT_ONCE, RECEIVED_IN_A_TURN
 
@@ -61,9 +62,9 @@ class Flood:
             self.seen.append(self.came)
             await trio.lowlevel.checkpoint()
 
-    async def read(self) -> bytes:
+    async def read(self, memory: RequestMemory | None = None) -> bytes:
         limit = BodyLimit(sys.maxsize, lambda size, most: BodyTooLarge("too long", "max_body_size"))
-        share = RequestShare(RequestMemory(sys.maxsize))
+        share = RequestShare(memory or RequestMemory(sys.maxsize))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.count)
             read = await IncomingBody(self.protocol, self, limit, share, pause_seconds=60).read()
@@ -84,6 +85,14 @@ async def test_the_loop_turns_while_a_long_body_is_received() -> None:
     steps = [after - before for before, after in pairwise(seen)]
     assert max(steps) <= RECEIVED_AT_ONCE + RECEIVED_IN_A_TURN, "the first part, and one of a turn at most"
     assert len(seen) > size // (RECEIVED_AT_ONCE + RECEIVED_IN_A_TURN)
+
+
+async def test_a_long_body_comes_without_room_for_it() -> None:
+    """Other requests have announced as much as is reserved for bodies that come."""
+    memory = RequestMemory(sys.maxsize)
+    memory.rooms.count = MOST_ROOMS
+    assert await sized(2 * MEGABYTE).read(memory) == bytes(range(256)) * (2 * MEGABYTE // 256)
+    assert memory.held == 2 * MEGABYTE
 
 
 async def test_a_body_of_usual_size_takes_no_turn() -> None:

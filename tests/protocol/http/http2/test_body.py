@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.http.http2.body import StreamBody
+from protocol.limits.body_rooms import MOST_ROOMS, UNCOUNTED_SIZE, BodyRooms
 
 LARGE = bytes(range(256)) * 1024  # more than is joined
 
@@ -40,6 +41,22 @@ def test_a_large_body_goes_where_it_belongs(in_place: bool) -> None:
         body.feed(room if in_place else piece, len(piece), has_ended=body.received + len(piece) == len(LARGE))
     assert body.room(1) is None
     assert bytes(body.whole()) == LARGE
+
+
+def test_a_large_body_comes_without_room_for_it() -> None:
+    """Other requests have announced as much as is reserved for bodies that come."""
+    rooms = BodyRooms()
+    others = [StreamBody(UNCOUNTED_SIZE, rooms) for _ in range(MOST_ROOMS + 10)]
+    for other in others:
+        other.feed(b"0", 1, has_ended=False)
+    assert rooms.count == MOST_ROOMS
+    last = others[-1]
+    assert last.room(1) is None
+    rest = LARGE * 4
+    last.feed(rest[1:1000], 999, has_ended=False)
+    last.feed(rest[1000:], len(rest) - 1000, has_ended=True)
+    assert not last.is_wrong
+    assert bytes(last.whole()) == b"0" + rest[1:]
 
 
 @pytest.mark.parametrize("declared", [len(LARGE), None])
