@@ -44,7 +44,7 @@ class BodyRooms:
         if is_large:
             self.count += 1
             self.reserved += size
-            weakref.finalize(memory, self._free, size).atexit = False
+            weakref.finalize(memory, self._free, size)
         return memory.data
 
     def _free(self, size: int) -> None:

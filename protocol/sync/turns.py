@@ -5,6 +5,8 @@ What comes in between two turns, a plain request for one, then waits for a bound
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -42,6 +44,39 @@ class PacedTurns:
         """Until it is one's turn, which lasts until the task waits for something."""
         async with self.place():
             pass
+
+
+@dataclass(eq=False, slots=True)
+class _Burst:
+    left: float
+    since: float = -math.inf
+
+
+class PacedBursts:
+    """Of one kind of small work, for all that do it in one run of Trio's: so much of it at once as `burst` says, and
+    what comes sooner than `seconds` after the one before takes of that. Beyond it `each` go on in one turn of the loop.
+    """
+
+    def __init__(self, kind: str, *, burst: int, seconds: float, each: int) -> None:
+        self._burst = burst
+        self._seconds = seconds
+        self._bursts: trio.lowlevel.RunVar[_Burst] = trio.lowlevel.RunVar(f"bursts of {kind}")
+        self._turns = PacedTurns(kind, each)
+
+    async def wait(self) -> None:
+        """Lets the loop turn, if it is time to. For each work."""
+        try:
+            state = self._bursts.get()
+        except LookupError:
+            state = _Burst(self._burst)
+            self._bursts.set(state)
+        now = time.perf_counter()
+        state.left = min(self._burst, state.left + (now - state.since) / self._seconds)
+        state.since = now
+        if state.left >= 1:
+            state.left -= 1
+        else:
+            await self._turns.wait()
 
 
 @dataclass(eq=False, slots=True)

@@ -13,7 +13,7 @@ from protocol.errors import PayloadTooLarge, ServerError
 from protocol.grpc.call.compression import decompress
 from protocol.grpc.call.framing import PREFIX_LENGTH, Frame, MessageDeframer
 from protocol.grpc.call.output import Output
-from protocol.grpc.call.receiving import ReceiveMemory
+from protocol.grpc.call.receiving import CALL_MEMORY, MESSAGE_MEMORY, ReceiveMemory
 from protocol.grpc.call.request_head import RequestHead
 from protocol.grpc.settings import ConnectionLimits
 from protocol.http2.output import PORTIONS, PROGRESS
@@ -53,10 +53,10 @@ class Incoming:
     ) -> None:
         self.id = stream_id
         self.head = head
+        self.held = CALL_MEMORY
         self.deadline = math.inf if head.timeout is None else deadline_of(head)
         self.has_ended = False
         self.refusal: ServerError | None = None
-        self.held = 0
         self.unacknowledged = 0
         self.progress_by = 0.0
         self._progress_from = 0
@@ -66,6 +66,8 @@ class Incoming:
         self._untold = 0  # bytes that the client may send again as far as the connection goes
         self._portion = limits.stream_window // PORTIONS
         self._message_held = 0  # of `held`, the bytes of the message that was taken last
+        if not memory.take(CALL_MEMORY):
+            self.refusal = self._refused_memory(CALL_MEMORY)
         self.deframer = MessageDeframer(limits.max_message_size, memory.rooms)
 
     def room(self, size: int) -> memoryview | None:
@@ -83,9 +85,7 @@ class Incoming:
         self.held += size
         self.deframer.feed(data)
         if not self._memory.take(size):
-            self.refusal = self._refused_memory(self.held)
-            self.release(self.deframer.buffered)
-            self.deframer = MessageDeframer(self._limits.max_message_size, self._memory.rooms)
+            self._refuse()
         return True
 
     # The messages.
@@ -122,6 +122,7 @@ class Incoming:
             self.acknowledge(keep=self.deframer.buffered)
             self.progress_by = 0.0
             self._message_held = PREFIX_LENGTH + len(found.payload)
+            self._count_message()
         return found
 
     def note_progress(self) -> None:
@@ -164,6 +165,7 @@ class Incoming:
             self._message_held = len(inflated)
             self.held += self._message_held
             self._memory.take(self._message_held)
+            self._count_message()
             return inflated
         if limit < self._limits.max_message_size:
             raise self._refused_memory(self.held + limit)
@@ -171,6 +173,26 @@ class Incoming:
         raise inflated
 
     # What they hold.
+
+    @property
+    def message_size(self) -> int:
+        """The bytes that have come of the messages."""
+        return self.held - CALL_MEMORY
+
+    def _count_message(self) -> None:
+        """What is there for the message that was taken last. Raises Overloaded."""
+        self.held += MESSAGE_MEMORY
+        self._message_held += MESSAGE_MEMORY
+        if not self._memory.take(MESSAGE_MEMORY):
+            self._refuse()
+            assert self.refusal is not None
+            raise self.refusal
+
+    def _refuse(self) -> None:
+        """There is no memory for what has come, nor for more."""
+        self.refusal = self._refused_memory(self.held)
+        self.release(self.deframer.buffered)
+        self.deframer = MessageDeframer(self._limits.max_message_size, self._memory.rooms)
 
     def take_message_memory(self) -> int:
         """The bytes that the last message counts for. The caller has to `release` them."""

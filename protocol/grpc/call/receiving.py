@@ -1,7 +1,7 @@
 """Receive memory: bounds the bytes of request messages that one connection, and all connections, may hold.
 
-A message counts from its first byte until its call is done with it. So the memory that a peer can occupy does not grow
-with the number of its calls, nor with how well its messages are compressed.
+A message counts from its first byte until its call is done with it, and so does the call itself. So the memory that a
+peer can occupy does not grow with the number of its calls, nor with how well its messages are compressed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,11 @@ import trio
 from protocol.errors import PayloadTooLarge, ServerError
 from protocol.limits.body_rooms import BodyRooms
 from protocol.limits.request_memory import LIMIT_NAME, RequestMemory
+
+# What a call counts for beside its messages, and each message that is being handled beside its bytes: about what the
+# objects around it take. A client pays some ten bytes for a call, and sixty for a request of a stream.
+CALL_MEMORY = 8192
+MESSAGE_MEMORY = 4096
 
 
 class ReceiveMemory:

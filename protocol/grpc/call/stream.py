@@ -22,7 +22,7 @@ from protocol.grpc.call.framing import Frame, Message, frame, whole_message
 from protocol.grpc.call.headers import RESPONSE_HEADERS, Header
 from protocol.grpc.call.incoming import Incoming
 from protocol.grpc.call.output import Output
-from protocol.grpc.call.receiving import ReceiveMemory
+from protocol.grpc.call.receiving import MESSAGE_MEMORY, ReceiveMemory
 from protocol.grpc.codec.messages import Codec
 from protocol.grpc.settings import ConnectionLimits
 from protocol.limits.answer_memory import AnswerMemory
@@ -251,7 +251,7 @@ class Stream(StreamIterator[Any]):
         message = whole_message(data, self._limits.max_message_size)
         if message is None:
             return False
-        size = len(data)
+        size = MESSAGE_MEMORY + len(data)
         assert self.offer is not None
         if not self._memory.take(size) or not self.offer(message, size):
             self._memory.give(size)

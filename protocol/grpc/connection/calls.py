@@ -205,7 +205,7 @@ class Calls:
             return
         incoming = Incoming(self._out, event.stream_id, head, self._limits, self.memory)
         incoming.has_ended = event.stream_ended
-        if head.is_direct and not event.stream_ended:
+        if head.is_direct and not event.stream_ended and incoming.refusal is None:
             direct.await_message(incoming)
             return
         stream = self.run_in_task(incoming)

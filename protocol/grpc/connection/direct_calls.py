@@ -18,7 +18,7 @@ from protocol.errors import DeadlineExceeded, Internal
 from protocol.grpc.call.framing import whole_message
 from protocol.grpc.call.headers import RESPONSE_HEADERS, Header, error_response, trailers
 from protocol.grpc.call.incoming import Incoming, deadline_of
-from protocol.grpc.call.receiving import ReceiveMemory
+from protocol.grpc.call.receiving import CALL_MEMORY, ReceiveMemory
 from protocol.grpc.call.request_head import RequestHead
 from protocol.grpc.call.stream import Stream
 from protocol.grpc.connection.outgoing import Outgoing
@@ -127,8 +127,9 @@ class DirectCalls:
             return False
         head: RequestHead = event.request
         deadline = math.inf if head.timeout is None else deadline_of(head)
-        if not self.memory.take(size) or not self._submit(event.stream_id, head, message, size, deadline):
-            self.memory.give(size)
+        held = CALL_MEMORY + size
+        if not self.memory.take(held) or not self._submit(event.stream_id, head, message, size, deadline):
+            self.memory.give(held)
             return False
         self._out.taken += event.flow_controlled_length
         return True
@@ -157,7 +158,8 @@ class DirectCalls:
             incoming.note_progress()
             return
         message = incoming.whole() if incoming.has_ended else None
-        if message is None or not self._submit(incoming.id, incoming.head, message, incoming.held, incoming.deadline):
+        size = incoming.message_size
+        if message is None or not self._submit(incoming.id, incoming.head, message, size, incoming.deadline):
             self._run_in_task(incoming)
             return
         del self.arriving[incoming.id]

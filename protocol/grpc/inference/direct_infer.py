@@ -17,7 +17,7 @@ import trio
 
 from protocol.errors import Decoupled, Unsupported
 from protocol.grpc.call.access import error_text, status_word
-from protocol.grpc.call.receiving import ReceiveMemory
+from protocol.grpc.call.receiving import CALL_MEMORY, ReceiveMemory
 from protocol.grpc.call.request_head import RequestHead
 from protocol.grpc.call.stream import Stream
 from protocol.grpc.codec.infer import encode_response
@@ -57,8 +57,8 @@ class ReplySink(Protocol):
 
 class DirectCall(PendingReply, kw_only=True):
     """One that is under way; its client has sent all. `id` is its stream's, `deadline` in seconds of Trio's clock;
-    `size`, in bytes, is what its message counts for. `lease` and `placed` are there if it uses shared memory, or wants
-    classes; `failure` and `bytes_out` are those of its answer, `is_over` once it is closed."""
+    `size`, in bytes, is what its message counts for beside the call. `lease` and `placed` are there if it uses shared
+    memory, or wants classes; `failure` and `bytes_out` are those of its answer, `is_over` once it is closed."""
 
     sink: ReplySink
     id: int
@@ -202,7 +202,7 @@ class DirectInfer:
         size, lease, submitted = call.size, call.lease, call.submitted
         if size:
             call.size = 0
-            call.sink.memory.give(size)
+            call.sink.memory.give(CALL_MEMORY + size)
         if lease is not None:
             call.lease = None
             lease.__exit__(None, None, None)

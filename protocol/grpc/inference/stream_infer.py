@@ -43,7 +43,12 @@ from protocol.messages import InferenceResponse
 from protocol.reactor.replies import Replies
 from protocol.services import EdgeServices
 from protocol.shared_memory.placement import PlacedRequest
+from protocol.sync.turns import PacedBursts
 from protocol.sync.wakeup import Wakeup
+
+# Requests of streams that are read without a wait between them: each takes some 0.1 ms until it has been begun, in a
+# task of its own where its model is decoupled.
+_READING = PacedBursts("requests of streams", burst=128, seconds=0.0002, each=16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,8 @@ class StreamInfer:
             raise self._ending
 
     async def _read(self, tasks: RequestTasks[StreamedRequest]) -> None:
-        """All requests that are there are read without a checkpoint between them, so they can share a batch."""
+        """All requests that are there are read without a checkpoint between them, so they can share a batch, unless
+        there are very many, of this stream and others."""
         while True:
             while not self._left:
                 await self._has_left.wait()
@@ -140,6 +146,7 @@ class StreamInfer:
                 return
             if data is None:
                 return
+            await _READING.wait()
             request = await self._prepare(data, waiting, can_submit=self._submits and not tasks.waiting)
             if not request.is_decoupled:
                 self._answers.expect(request)

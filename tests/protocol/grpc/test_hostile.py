@@ -25,6 +25,7 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
+from protocol.grpc.call.receiving import CALL_MEMORY
 from protocol.grpc.settings import ConnectionLimits
 from protocol.http2 import h2_connection
 from tests.protocol.grpc.client import REQUEST_HEADERS, framed
@@ -269,6 +270,19 @@ async def test_messages_on_many_calls_share_a_limit(autojump_clock: trio.testing
         assert peers.connection._calls.memory.left == 150_000
 
 
+async def test_calls_without_messages_share_the_limit_too(autojump_clock: trio.testing.MockClock) -> None:
+    """Each costs its client some bytes, and the server some kilobytes."""
+    async with connected(ConnectionLimits(max_receive_memory=10 * CALL_MEMORY)) as peers:
+        opened = [await peers.client.open(CHAT) for _ in range(10)]
+        refused = await peers.client.finish(await peers.client.open(CHAT))
+        assert refused.status == RESOURCE_EXHAUSTED
+        assert peers.counts == {"max_receive_memory": 1}
+        for stream in opened[:3]:
+            await peers.client.send(stream, b"", end=True)
+            assert (await peers.client.finish(stream)).status == 0
+        assert (await peers.client.call(ECHO, b"")).status == 0
+
+
 async def test_a_message_counts_until_its_call_has_ended(autojump_clock: trio.testing.MockClock) -> None:
     """A slow model must not make the server hold more than the limit."""
     limits = ConnectionLimits(max_message_size=100_000, max_receive_memory=150_000)
@@ -350,4 +364,4 @@ async def test_windows_are_given_back_on_every_way_out(autojump_clock: trio.test
         for _ in range(20):
             response = await peers.client.call(ECHO, bytes(90_000))
             assert response.status == RESOURCE_EXHAUSTED
-        assert (await peers.client.call(ECHO, bytes(70_000))).status == 0
+        assert (await peers.client.call(ECHO, bytes(60_000))).status == 0

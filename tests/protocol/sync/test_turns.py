@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import trio
 import trio.testing
 
-from protocol.sync.turns import PacedTurns, PacedWakeups
+from protocol.sync.turns import PacedBursts, PacedTurns, PacedWakeups
 from protocol.sync.wakeup import Wakeup
 from tests.protocol.loop_turns import Steps
 
@@ -39,6 +41,35 @@ async def test_so_many_go_on_in_a_turn_of_the_loop(each: int) -> None:
     assert max(went_on.count(turn) for turn in went_on) <= 2 * each
     assert len(set(went_on)) >= 30 // each // 2
     assert sorted(order) == [*range(30)]
+
+
+async def test_a_burst_goes_on_at_once_and_what_is_beyond_it_in_turns() -> None:
+    bursts = PacedBursts("test", burst=40, seconds=1e9, each=3)
+    went_on: Counter[int] = Counter()
+    loop_turn = 0
+
+    async def count() -> None:
+        nonlocal loop_turn
+        while True:
+            loop_turn += 1
+            await trio.lowlevel.checkpoint()
+
+    async def work() -> None:
+        for _ in range(10):
+            await bursts.wait()
+            went_on[loop_turn] += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        async with trio.open_nursery() as working:
+            for _ in range(10):
+                working.start_soon(work)
+        nursery.cancel_scope.cancel()
+    first, *others = (went_on[turn] for turn in sorted(went_on))
+    # The counter has its place in a turn by chance, so two of them may have one number.
+    assert first + others[0] >= 40
+    assert max(others[1:]) <= 6
+    assert sum(went_on.values()) == 100
 
 
 async def test_a_place_that_nobody_waits_for_is_had_in_the_next_turn() -> None:

@@ -16,6 +16,7 @@ from protocol.access.control import AccessControl
 from protocol.access.forwarding import HeaderForwarding
 from protocol.access.restricted import GRPC_PROTOCOL, RestrictedApis
 from protocol.datatypes import DataType
+from protocol.grpc.call.receiving import CALL_MEMORY, MESSAGE_MEMORY
 from protocol.grpc.settings import ConnectionLimits, GrpcSettings
 from protocol.limits.request_memory import RequestMemory
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor
@@ -234,10 +235,10 @@ async def test_a_request_that_is_reset_or_left_is_let_go() -> None:
     async with serving() as peers:
         first = await begin(peers, framed(request_of(data=LARGE))[:100_000])
         await begin(peers, framed(request_of(data=LARGE))[:50_000])
-        assert await held(peers) == 150_000
+        assert await held(peers) == 150_000 + 2 * CALL_MEMORY
         peers.client.h2.reset_stream(first)
         await peers.client.flush()
-        assert await held(peers) == 50_000
+        assert await held(peers) == 50_000 + CALL_MEMORY
         await peers.client.transport.aclose()
         assert await held(peers) == 0
         assert peers.core.submitted == []
@@ -363,7 +364,7 @@ async def test_calls_without_a_task_count_as_calls() -> None:
 
 async def test_memory_is_bounded() -> None:
     one = len(framed(request_of("wait")))
-    async with serving(edge_services(memory=RequestMemory(one + 10))) as peers:
+    async with serving(edge_services(memory=RequestMemory(CALL_MEMORY + MESSAGE_MEMORY + one + 10))) as peers:
         (stream,) = await start(peers, "wait")
         assert (await peers.client.call(INFER, request_of())).status in (RESOURCE_EXHAUSTED, UNAVAILABLE)
         peers.core.gate.set()

@@ -11,8 +11,9 @@ import trio
 import trio.testing
 from tritonclient.grpc import service_pb2
 
+from protocol.grpc.call.receiving import CALL_MEMORY, MESSAGE_MEMORY
 from protocol.grpc.call.stream import SHUTTING_DOWN
-from protocol.grpc.settings import GrpcSettings
+from protocol.grpc.settings import ConnectionLimits, GrpcSettings
 from tests.protocol.grpc.caller import Caller, serving
 from tests.protocol.grpc.client import Response, framed
 from tests.protocol.grpc.drivers import driver
@@ -400,6 +401,24 @@ async def test_a_stream_that_is_reset_gives_up_what_was_submitted(autojump_clock
         await trio.testing.wait_all_tasks_blocked()
         assert sorted(endings(peers)) == ["answered", "given up", "given up"]
         assert peers.connection._calls.memory.left == GrpcSettings().limits.max_receive_memory
+
+
+async def test_small_requests_count_for_what_they_take(autojump_clock: trio.testing.MockClock) -> None:
+    """In a stream whose model answers none of them: they come by themselves, and many at once."""
+    limits = ConnectionLimits(max_receive_memory=CALL_MEMORY + 20 * (MESSAGE_MEMORY + 100))
+    async with serving(settings=GrpcSettings(limits=limits)) as peers:
+        stream = await peers.client.open(PATH)
+        for number in range(10):
+            await peers.client.send(stream, request(str(number), "forever"))
+            await trio.testing.wait_all_tasks_blocked()
+        await peers.client.send(stream, b"".join(request(str(number), "forever") for number in range(20)))
+        await trio.testing.wait_all_tasks_blocked()
+        assert peers.core.most_in_flight == 20
+        assert peers.connection._calls.memory.left < MESSAGE_MEMORY
+        peers.client.h2.reset_stream(stream)
+        await peers.client.flush()
+        await trio.testing.wait_all_tasks_blocked()
+        assert peers.connection._calls.memory.left == limits.max_receive_memory
 
 
 async def test_answers_of_many_streams_leave_in_one_write(autojump_clock: trio.testing.MockClock) -> None:
