@@ -32,7 +32,7 @@ from protocol.grpc.call.headers import (
     trailers,
 )
 from protocol.grpc.call.incoming import Incoming
-from protocol.grpc.call.receiving import ReceiveMemory
+from protocol.grpc.call.receiving import MESSAGE_MEMORY, ReceiveMemory
 from protocol.grpc.call.request_head import RequestHead, read_head
 from protocol.grpc.call.stream import SHUTTING_DOWN, Stream
 from protocol.grpc.codec.messages import Codec
@@ -153,15 +153,20 @@ class Calls:
             stream.drain()
 
     async def give_up(self) -> None:
-        """As `terminate`, but for so many calls in a turn of the loop. Some may be answered meanwhile."""
+        """As `terminate`, but for so many calls in a turn of the loop, each with the requests that it has in progress.
+        Some may be answered meanwhile."""
         ids = [*self._streams, *self.direct.arriving, *self.direct.begun]
-        for number, stream_id in enumerate(ids, 1):
+        given_up = 0
+        for stream_id in ids:
             stream = self._streams.get(stream_id)
             if stream is not None:
+                given_up += stream.incoming.held // MESSAGE_MEMORY  # what each counts for, if not for more
                 stream.terminate()
             else:
                 self.direct.drop(stream_id)
-            if number % _GIVEN_UP_AT_ONCE == 0:
+            given_up += 1
+            if given_up >= _GIVEN_UP_AT_ONCE:
+                given_up = 0
                 await _GIVING_UP.wait()
 
     def terminate(self) -> None:

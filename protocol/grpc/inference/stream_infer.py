@@ -48,7 +48,7 @@ from protocol.sync.wakeup import Wakeup
 
 # Requests of streams that are read without a wait between them: each takes some 0.1 ms until it has been begun, in a
 # task of its own where its model is decoupled.
-_READING = PacedBursts("requests of streams", burst=128, seconds=0.0002, each=16)
+_READING = PacedBursts("requests of streams", burst=64, seconds=0.001, each=16)
 
 
 @dataclass(frozen=True, slots=True)
