@@ -6,6 +6,7 @@ long outputs are short marks.
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import secrets
@@ -32,6 +33,7 @@ TEXT_PIECE = 1 << 15
 _BUFFER = 1 << 16
 _FINITE_PART = 1 << 16
 _LENGTH_SIZE = 4
+_DECODER = codecs.getincrementaldecoder("utf-8")
 
 
 def encode_long_response(response: InferenceResponse, encoding: OutputEncoding) -> Sliced[tuple[Headers, list[Buffer]]]:
@@ -71,9 +73,8 @@ class Pieces(list[bytes]):
 def written_in_pieces(tensor: Tensor) -> Sliced[Pieces]:
     """Raises as `encode_data`."""
     if tensor.datatype is DataType.BYTES:
-        lists = _texts(tensor)
         yield from _check_texts(tensor)
-        return (yield from _joined(lists, msgspec.json.Encoder().encode))
+        return (yield from _gathered(_texts(tensor)))
     write: Callable[[Any], bytes] = msgspec.json.Encoder().encode
     if tensor.datatype in FLOATS and not (yield from _is_finite(tensor)):
         write = _write_words
@@ -98,6 +99,21 @@ def _joined(lists: Iterator[list[Any]], write: Callable[[Any], bytes]) -> Sliced
         buffers.append(b",".join(pieces))
     elif buffers:
         buffers[-1] = buffers[-1][:-1]
+    return buffers
+
+
+def _gathered(texts: Iterator[bytes]) -> Sliced[Pieces]:
+    """With their commas."""
+    buffers, pieces, size = Pieces(), [], 0
+    for text in texts:
+        pieces.append(text)
+        size += len(text)
+        if size >= _BUFFER:
+            buffers.append(b"".join(pieces))
+            pieces, size = [], 0
+        yield
+    if pieces:
+        buffers.append(b"".join(pieces))
     return buffers
 
 
@@ -145,18 +161,39 @@ def _check_texts(tensor: Tensor) -> Sliced[None]:
         _array(tensor)  # which says what is wrong
 
 
-def _texts(tensor: Tensor) -> Iterator[list[str]]:
-    """Raises InvalidArgument: one is not valid UTF-8."""
+def _texts(tensor: Tensor) -> Iterator[bytes]:
+    """Some elements at a time, or a piece of a long one. Raises InvalidArgument: one is not valid UTF-8."""
+    encode = msgspec.json.Encoder().encode
     position, size, view = 0, tensor.byte_size, memoryview(tensor.data)
-    number, texts, length = 0, [], 0
+    number, texts, length, comma = 0, [], 0, b""
     while position < size:
         start = position + _LENGTH_SIZE
         position = start + int.from_bytes(view[position:start], "little")
-        texts.append(text_of_element(tensor.name, number, bytes(view[start:position])))
+        is_long = position - start > TEXT_PIECE
+        if not is_long:
+            texts.append(text_of_element(tensor.name, number, bytes(view[start:position])))
+            length += position - start
+        if texts and (is_long or len(texts) >= PIECE or length >= TEXT_PIECE):
+            yield comma + encode(texts)[1:-1]
+            texts, length, comma = [], 0, b","
+        if is_long:
+            yield comma + b'"'
+            yield from _long_text(tensor.name, number, view[start:position])
+            yield b'"'
+            comma = b","
         number += 1
-        length += position - start
-        if len(texts) >= PIECE or length >= TEXT_PIECE:
-            yield texts
-            texts, length = [], 0
     if texts:
-        yield texts
+        yield comma + encode(texts)[1:-1]
+
+
+def _long_text(name: str, number: int, element: memoryview) -> Iterator[bytes]:
+    """What is between its quotation marks. Raises as `text_of_element`."""
+    encode, decoder = msgspec.json.Encoder().encode, _DECODER()
+    for start in range(0, len(element), TEXT_PIECE):
+        end = start + TEXT_PIECE
+        try:
+            text = decoder.decode(element[start:end], end >= len(element))
+        except UnicodeDecodeError:
+            text_of_element(name, number, bytes(element))  # which says what is wrong
+            raise
+        yield encode(text)[1:-1]
