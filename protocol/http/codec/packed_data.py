@@ -6,10 +6,10 @@ checked like one in `tensor_json`.
 
 from __future__ import annotations
 
-import codecs
 import re
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,7 +20,9 @@ from protocol.http.codec.tensor_json import ALLOWED, PackedElements, flatten, pa
 from protocol.messages import Buffer, encode_bytes_elements
 from protocol.sync.sliced import Sliced
 
-_CONTROL_OR_ESCAPE = re.compile(rb"[\x00-\x1f\\]")
+_READ_STRING = msgspec.json.Decoder(str).decode
+_ESCAPE = ord("\\")
+_FIRST_HALF = re.compile(rb"\\u[dD][89abAB]")
 _STRING_PART = 1 << 16
 _LENGTH_SIZE = 4
 # Of a JSON text an element takes a digit and a comma at least, and a string two quotes more.
@@ -68,28 +70,33 @@ class PackedData(PackedElements):
             self._error = error
 
     def add_long_string(self, text: memoryview, piece: Piece) -> Sliced[bool]:
-        """A string that has no escapes, without a Python object of its size. False for any other, which is left out."""
+        """A string, without a Python object of its size. False for one that is read leniently or not at all, which is
+        left out."""
         start = bytes(text[piece.start : piece.start + 64]).find(b'"') + piece.start + 1
         end = piece.end - 1
         if start == piece.start or end < start or text[end] != ord('"'):
             return False
         begun, is_kept = self._position, self.datatype is DataType.BYTES and self.types <= {str}
         if is_kept:
-            self._keep((end - start).to_bytes(_LENGTH_SIZE, "little"))
-        check = codecs.getincrementaldecoder("utf-8")().decode
-        for at in range(start, end, _STRING_PART):
-            part = bytes(text[at : min(at + _STRING_PART, end)])
-            if _CONTROL_OR_ESCAPE.search(part):
-                self._position = begun
-                return False
+            self._keep(bytes(_LENGTH_SIZE))
+        while start < end:
+            part = bytes(text[start : min(start + _STRING_PART, end)])
+            if start + len(part) < end:
+                part = part[: _whole_characters(part)]
             try:
-                check(part, at + _STRING_PART >= end)
-            except UnicodeDecodeError:
+                read = _READ_STRING(b'"%b"' % part) if part else None
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                read = None
+            if read is None:
                 self._position = begun
                 return False
             if is_kept:
-                self._keep(part)
+                self._keep(read.encode())
+            start += len(part)
             yield
+        if is_kept:
+            size = self._position - begun - _LENGTH_SIZE
+            self._put(begun, size.to_bytes(_LENGTH_SIZE, "little"))
         self.count += 1
         self.types.add(str)
         return True
@@ -102,8 +109,33 @@ class PackedData(PackedElements):
 
     def _keep(self, data: Buffer) -> None:
         """What is more than the tensor holds is counted by the caller, and not kept."""
+        self._put(self._position, data)
+        self._position += len(data)
+
+    def _put(self, position: int, data: Buffer) -> None:
         assert self._room is not None
-        end = self._position + len(data)
+        end = position + len(data)
         if end <= len(self._room):
-            self._room.data[self._position : end] = data
-        self._position = end
+            self._room.data[position:end] = data
+
+
+def _whole_characters(part: bytes) -> int:
+    """How much of a string's beginning ends behind a character, be it written as itself or as an escape."""
+    end = len(part)
+    while end and part[end - 1] & 0xC0 == 0x80:
+        end -= 1
+    if end and part[end - 1] >= 0xC0:  # the first byte of what may be cut off
+        end -= 1
+    last = part.rfind(b"\\", 0, end)
+    first = last
+    while first > 0 and part[first - 1] == _ESCAPE:
+        first -= 1
+    if last < 0 or (last - first) % 2:  # none, or escaped ones alone
+        return end
+    size = 2
+    if part[last + 1 : last + 2] == b"u":
+        # The first half of a pair has the other behind it.
+        size = 12 if _FIRST_HALF.match(part, last) else 6
+    if last + size <= end:
+        return end
+    return last - 6 if last >= 6 and _FIRST_HALF.match(part, last - 6) else last

@@ -291,6 +291,18 @@ def test_a_long_string_is_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) ->
     assert steps(decode_long_request(body, None, model_name="m", model_version=1, max_input_size=LIMIT)) >= 32
 
 
+@pytest.mark.parametrize("part", [(1 << 16) - 1, 1 << 16, 65_541])
+@pytest.mark.parametrize("text", [r"\u00e9", r"\ud83d\ude00", r"\\", r"a\n", r"\\\"", "é", "a😀", r"é\ud83d\ude00\\\\"])
+def test_so_is_one_with_escapes(text: str, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them is cut through, and no object of the whole is made."""
+    monkeypatch.setattr(packed_data, "_STRING_PART", part)
+    monkeypatch.setattr(long_arrays, "_LARGEST_WINDOW", 1 << 20)
+    size = 1 << 20
+    body = body_of(b'["x%b"]' % (text.encode() * (size // len(text.encode()))), "BYTES", "[1]")
+    assert sliced(body) == whole(body)
+    assert steps(decode_long_request(body, None, model_name="m", model_version=1, max_input_size=LIMIT)) >= 16
+
+
 @given(st.lists(st.integers(-(2**70), 2**70) | st.floats(), min_size=5))
 @example([2**63, float("nan"), 2**64])
 def test_large_integers_beside_what_is_not_finite(numbers: list[Any]) -> None:
