@@ -7,7 +7,7 @@ own configuration (`repository.validation_ensemble`) and again when its composin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -63,17 +63,29 @@ def running_order(steps: Sequence[StepWiring], inputs: Collection[str]) -> tuple
     A tensor of several steps is written when all of them are done.
     """
     missing_writers = Counter(tensor for step in steps for tensor in step.writes)
+    readers: dict[str, list[int]] = {}
+    missing = [0] * len(steps)  # of what each step reads
     written = set(inputs)
+    for index, step in enumerate(steps):
+        for tensor in step.reads:
+            if tensor not in written:
+                missing[index] += 1
+                readers.setdefault(tensor, []).append(index)
     order: list[int] = []
-    waiting = list(range(len(steps)))
-    while ready := [index for index in waiting if written.issuperset(steps[index].reads)]:
-        for index in ready:
-            for tensor in steps[index].writes:
-                missing_writers[tensor] -= 1
-                if not missing_writers[tensor]:
-                    written.add(tensor)
+    ready = [index for index, count in enumerate(missing) if not count]
+    while ready:
         order += ready
-        waiting = [index for index in waiting if index not in ready]
+        following: list[int] = []
+        for tensor in [tensor for index in ready for tensor in steps[index].writes]:
+            missing_writers[tensor] -= 1
+            if missing_writers[tensor] or tensor in written:
+                continue
+            written.add(tensor)
+            for reader in readers.get(tensor, ()):
+                missing[reader] -= 1
+                if not missing[reader]:
+                    following.append(reader)
+        ready = sorted(following)
     return order, written
 
 
@@ -81,34 +93,40 @@ def find_cycle(steps: Sequence[StepWiring], order: Sequence[int]) -> list[tuple[
     """Steps that wait for each other in a cycle: each with a tensor that it reads and the next one writes, and the
     first comes after the last. `order` has those that can run. Empty if there is no cycle.
     """
-    done = set(order)
-    needs = {
-        index: [
-            (tensor, writer)
-            for tensor in steps[index].reads
-            for writer in range(len(steps))
-            if writer not in done and tensor in steps[writer].writes
-        ]
-        for index in range(len(steps))
-        if index not in done
-    }
+    waiting = sorted(set(range(len(steps))) - set(order))
+    writers: dict[str, list[int]] = {}
+    for index in waiting:
+        for tensor in dict.fromkeys(steps[index].writes):
+            writers.setdefault(tensor, []).append(index)
+
+    def needs(index: int) -> Iterator[tuple[str, int]]:
+        return ((tensor, writer) for tensor in steps[index].reads for writer in writers.get(tensor, ()))
+
     visited: set[int] = set()
-
-    def visit(index: int, trail: list[tuple[int, str]]) -> list[tuple[int, str]]:
-        places = [place for place, (step, _) in enumerate(trail) if step == index]
-        if places:
-            return trail[places[0] :]
-        if index in visited:
-            return []
-        visited.add(index)
-        for tensor, writer in needs[index]:
-            if found := visit(writer, [*trail, (index, tensor)]):
-                return found
-        return []
-
-    for index in needs:
-        if found := visit(index, []):
-            return found
+    for first in waiting:
+        if first in visited:
+            continue
+        visited.add(first)
+        # The way to a step, with the tensor that each reads of the next; and what is left of what each needs.
+        path, read, left = [first], list[str](), [needs(first)]
+        places = {first: 0}
+        while path:
+            for tensor, writer in left[-1]:
+                if writer in places:
+                    start = places[writer]
+                    return list(zip(path[start:], [*read[start:], tensor], strict=True))
+                if writer not in visited:
+                    visited.add(writer)
+                    places[writer] = len(path)
+                    path.append(writer)
+                    read.append(tensor)
+                    left.append(needs(writer))
+                    break
+            else:
+                left.pop()
+                del places[path.pop()]
+                if read:
+                    read.pop()
     return []
 
 

@@ -9,6 +9,10 @@ from repository.ensemble_wiring import StepWiring, clashing_writer, find_cycle, 
 from repository.pbtxt import parse_pbtxt
 
 
+# Whoever looks at each step for each step takes minutes for so many.
+MANY = 20_000
+
+
 def wired(reads: str, writes: str, condition: str = "", optional: str = "") -> StepWiring:
     """`reads` and `writes` as words; `optional` are those of `reads` that the step can do without."""
     tensor = condition.removeprefix("!")
@@ -96,3 +100,17 @@ def test_an_optional_input_is_read_and_not_required() -> None:
     condition = StepCondition("C", is_negated=True)
     assert wire(config) == (StepWiring(("A", "B", "C"), frozenset("ABC"), ("T",), condition),)
     assert wire(config, [{"J"}]) == (StepWiring(("A", "B", "C"), frozenset("AC"), ("T",), condition),)
+
+
+def test_a_long_chain_and_many_beside_each_other() -> None:
+    chain = [wired(f"a{number}", f"a{number + 1}") for number in reversed(range(MANY))]
+    assert running_order(chain, ["a0"])[0] == [*reversed(range(MANY))]
+    beside = [wired("a", f"b{number}") for number in range(MANY)]
+    assert running_order(beside, ["a"])[0] == [*range(MANY)]
+
+
+def test_a_cycle_of_many() -> None:
+    ring = [wired(f"a{number}", f"a{(number + 1) % MANY}") for number in range(MANY)]
+    order, _ = running_order(ring, [])
+    assert order == []
+    assert len(find_cycle(ring, order)) == MANY
