@@ -8,7 +8,6 @@ from repository.ensemble_parameters import StepCondition
 from repository.ensemble_wiring import StepWiring, clashing_writer, find_cycle, guards, running_order, wire
 from repository.pbtxt import parse_pbtxt
 
-
 # Whoever looks at each step for each step takes minutes for so many.
 MANY = 20_000
 
