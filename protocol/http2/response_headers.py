@@ -23,15 +23,15 @@ _REQUEST_ID = b"\0\x0cx-request-id"
 _MAX_KEPT = 32
 # From this on a length takes a second byte (RFC 7541, 5.1).
 _LONG = 127
-# The header up to its value, by the length of that.
-_ID_STARTS = tuple(
+# The header `x-request-id` up to its value, by the length of that, which is at most 128 bytes.
+ID_STARTS = tuple(
     [_REQUEST_ID + (bytes((length,)) if length < _LONG else bytes((_LONG, length - _LONG))) for length in range(129)]
 )
 
 
 def literal_request_id(request_id: bytes) -> bytes:
     """The header `x-request-id`, to be put behind an encoded block; the value has at most 128 bytes."""
-    return _ID_STARTS[len(request_id)] + request_id
+    return ID_STARTS[len(request_id)] + request_id
 
 
 class ResponseHeaders:
