@@ -40,6 +40,7 @@ ENDLESS: dict[str, Any] = {**LONG, "max_tokens": 8000}
 # What 5,000 requests may leave in a process: allocators take some time until they need no more.
 MOST_KIB = 32 << 10
 MOST_DESCRIPTORS = 4
+MOST_HALVES = 4
 
 
 def joined(parts: list[dict[str, Any]]) -> str:
@@ -260,21 +261,23 @@ def test_a_request_that_is_cancelled_by_its_id_frees_the_cache(served: Served) -
 
 
 def test_many_in_flight_of_whom_some_leave(served: Served) -> None:
-    """Nothing is lost and nothing held, memory neither: the second half needs no more than the first."""
+    """Nothing is lost and nothing held, memory neither: after the first half there is one that needs no more than what
+    came before. What an allocator has in pieces still grows once or twice; what is held grows with each."""
     half = served.engine.requests // 2
-    before = {}
-    for seed in range(2):
-        before = sizes(served.server)
+    seen: list[dict[str, int]] = []
+    for seed in range(MOST_HALVES):
         tally = attack(served.server.addresses, MODEL, requests=half, in_flight=200, seed=seed)
         assert tally.wrong == []
         assert tally.all == half
         assert tally.right > half // 4
         assert is_left_by_all(served)
-    after = sizes(served.server)
-    assert after["children"] == before["children"]
-    assert after["descriptors"] <= before["descriptors"] + MOST_DESCRIPTORS
-    assert after["rss"] < before["rss"] + MOST_KIB
-    assert after["workers_rss"] < before["workers_rss"] + MOST_KIB
+        seen.append(sizes(served.server))
+        assert seen[-1]["children"] == seen[0]["children"]
+        assert seen[-1]["descriptors"] <= seen[0]["descriptors"] + MOST_DESCRIPTORS
+        if len(seen) > 1 and all(seen[-1][name] < seen[-2][name] + MOST_KIB for name in ("rss", "workers_rss")):
+            break
+    else:
+        pytest.fail(f"memory grows with each {half} requests: {seen}")
 
 
 # Ends of processes
