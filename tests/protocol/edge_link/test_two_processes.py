@@ -111,7 +111,7 @@ async def test_an_edge_that_is_killed_leaves_nothing_in_the_core() -> None:
     scripted.submitted.clear()
     scripted.unflushed.clear()
     assert memory_files() <= mapped
-    assert len(os.listdir("/proc/self/fd")) <= descriptors + 2, "those of the poller, which lives as long as the run"
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 3, "those of the poller, which lives as long as the run"
 
 
 async def test_edges_end_when_the_core_is_killed() -> None:

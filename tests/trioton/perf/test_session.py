@@ -55,7 +55,8 @@ async def test_a_model_is_measured(tmp_path: Path, wire: Wire, load: Load) -> No
     assert found.figures.inferences == found.figures.succeeded
     assert found.latency.least > 0
     assert found.server is not None
-    assert found.server.succeeded >= found.figures.succeeded * 0.9
+    # The server is asked a little before and after: of half a second beside other tests, that may be a third.
+    assert found.server.succeeded >= found.figures.succeeded * 0.5
     assert sum(size * count for size, count in found.server.batch_sizes.items()) == found.server.inferences
     assert found.server.request <= found.figures.service.mean / 1e9 * 1.1
     if wire is not Wire.IN_PROCESS:
