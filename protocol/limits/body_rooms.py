@@ -19,7 +19,7 @@ MOST_BYTES = 1 << 44
 
 
 class BodyRooms:
-    """Those of one server. A room counts until nothing refers to its memory any more: a model may have tensors of it.
+    """Memory for the large bodies of one server. It counts until nothing refers to it: a model may have tensors of it.
 
     Attributes:
         count: how many large ones there are.
