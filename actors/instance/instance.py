@@ -174,10 +174,14 @@ class ModelInstance:
         return True
 
     async def _serve_slot(self, slot: BatchSlot) -> None:
-        """Run what a call could not begin, until the slot is closed."""
+        """Run what a call could not begin, or had no time for, until the slot is closed."""
         while (message := await slot.receive()) is not None:
             slot.is_busy = True
-            await self._runner.run(slot, message, slot.free)
+            if slot.is_put_off:
+                slot.is_put_off = False
+                self._runner.begin(slot, message)
+            else:
+                await self._runner.run(slot, message, slot.free)
             del message  # an idle slot keeps no tensors, and no client's shared memory
 
     async def _serve_slot_in_turns(self, slot: BatchSlot, limit: InstanceLimit) -> None:

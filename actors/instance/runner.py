@@ -15,7 +15,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -101,7 +100,7 @@ class BatchRunner:
 
     def _loop(self, ended: RunningBatch | None) -> None:
         """Report a batch that has ended, then run and report what the scheduler gives for it, and so on; after half a
-        millisecond the rest is left to a task, so that everything else has its turn."""
+        millisecond the rest is left to the slots' tasks, so that everything else has its turn."""
         started = time.monotonic_ns() if ended is None else ended.begun_ns
         self._is_looping = True
         try:
@@ -115,14 +114,9 @@ class BatchRunner:
                     return
         finally:
             self._is_looping = False
-            if self._following and self.nursery is not None:
-                with suppress(RuntimeError):  # the nursery has closed: the instance has ended
-                    self.nursery.start_soon(self._loop_on)
-
-    async def _loop_on(self) -> None:
-        await trio.lowlevel.checkpoint()
-        if self._following:
-            self._loop(self._call(*self._following.popleft()))
+            while self._following:
+                slot, message = self._following.popleft()
+                slot.put_off(message)
 
     def _call(self, slot: BatchSlot, message: Execute) -> RunningBatch | None:
         """Have the backend begin a batch, or leave it to the slot's task. Returns the batch if it has ended, with its

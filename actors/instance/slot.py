@@ -23,10 +23,11 @@ class BatchSlot(Inbox[Execute]):
     """An inbox whose messages are handled by a call (`begin`) while the slot is idle.
 
     `begin` takes the message, or gives it to the slot's task by `leave_to_task`; the slot is busy until `begin_next`,
-    and messages queue meanwhile. Without a `begin` the task receives every message.
+    and messages queue meanwhile. Without a `begin` the task receives every message. The message that the task receives
+    next is one for a call, too, if it `is_put_off`.
     """
 
-    __slots__ = ("_begin", "address", "free", "is_busy")
+    __slots__ = ("_begin", "address", "free", "is_busy", "is_put_off")
 
     def __init__(
         self,
@@ -37,6 +38,7 @@ class BatchSlot(Inbox[Execute]):
     ) -> None:
         super().__init__()
         self.is_busy = False
+        self.is_put_off = False
         self.free = partial(free, self)
         self.address = InstanceAddress(name, self, None if prefetch is None else partial(prefetch, self))
         self._begin = begin
@@ -57,6 +59,11 @@ class BatchSlot(Inbox[Execute]):
         self.is_busy = False
         self._messages.appendleft(message)
         self.wake()
+
+    def put_off(self, message: Execute) -> None:
+        """Leave a message to the task for its time only: a call can handle it."""
+        self.is_put_off = True
+        self.leave_to_task(message)
 
     def begin_next(self) -> None:
         """The batch of this slot has ended: handle the next message, if one is queued. What `begin` raises leaves the
