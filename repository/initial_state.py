@@ -51,7 +51,7 @@ def _initial_tensor(directory: Path, model: str, state: SequenceState, leading: 
 def _read(directory: Path, model: str, state: SequenceState, initial: InitialState, count: int) -> bytes:
     name = initial.data_file or ""
     inside = posixpath.normpath(name)
-    if not name or "\0" in name or posixpath.isabs(inside) or inside.split("/")[0] in ("..", "."):
+    if not name or posixpath.isabs(inside) or inside.split("/")[0] in ("..", "."):
         raise InvalidArgument(
             f"initial_state of state '{state.input_name}' of model '{model}': data_file '{name}' is no file in the "
             f"model's directory '{INITIAL_STATE_FOLDER}'"

@@ -17,6 +17,7 @@ from repository.layout import CONFIGS_DIRECTORY, ModelDirectory
 from repository.model_config import ModelConfig
 from repository.model_folders import ANY_ENGINE, EngineChoice
 from repository.pbtxt import parse_pbtxt
+from repository.validation_paths import validate_paths
 
 
 def read_config(
@@ -36,8 +37,8 @@ def read_config(
         engines: which engine runs a folder of a language model that names none.
 
     Raises:
-        InvalidArgument: the configuration cannot be parsed (with file, line and column), names another model, or
-            leaves open which backend the model is for.
+        InvalidArgument: the configuration cannot be parsed (with file, line and column), names another model,
+            has a path with a NUL, or leaves open which backend the model is for.
         NotFound: there is no configuration and no completion, or no such model directory.
         Internal: the file cannot be read.
     """
@@ -51,7 +52,9 @@ def read_config(
             f"unexpected directory name '{directory.name}' for model '{given.name}', "
             "directory name must equal model name"
         )
-    return fill_backend_fields(msgspec.structs.replace(given, name=directory.name), directory, engines)
+    given = msgspec.structs.replace(given, name=directory.name)
+    validate_paths(given)
+    return fill_backend_fields(given, directory, engines)
 
 
 def config_file(directory: ModelDirectory, config_name: str = "") -> Path:

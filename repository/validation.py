@@ -2,7 +2,7 @@
 
 Flow: configuration as read -> `normalise` -> `validate(complete=False)` -> the backend's completion -> `normalise` ->
 `validate`. The order of rules and their texts are Triton's. The rules for parts of a configuration are in
-`validation_tensors`, `validation_scheduling`, `validation_ensemble` and `instance_groups`.
+`validation_tensors`, `validation_scheduling`, `validation_ensemble`, `validation_paths` and `instance_groups`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from repository.model_config import (
 )
 from repository.shape_rules import read_shape_rules
 from repository.validation_ensemble import validate_ensemble
+from repository.validation_paths import validate_paths
 from repository.validation_scheduling import validate_dynamic_batching, validate_sequence_batching
 from repository.validation_tensors import validate_tensors
 
@@ -53,6 +54,7 @@ def validate(config: ModelConfig, *, complete: bool = True) -> None:
     """
     name = config.name
     validate_backend(config)
+    validate_paths(config)
     if config.max_batch_size < 0:
         raise InvalidArgument(f"'max_batch_size' must be non-negative value for {name}")
     if config.version_policy is None:

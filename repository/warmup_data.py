@@ -158,7 +158,7 @@ def _file(name: str, given: WarmupInput, byte_size: int, model_directory: Path) 
     """The file's bytes: all of them for strings, else as many as the tensor has."""
     wanted = given.input_data_file or ""
     normal = posixpath.normpath(wanted)
-    if not wanted or posixpath.isabs(normal) or normal in (".", "..") or normal.startswith("../") or "\0" in wanted:
+    if not wanted or posixpath.isabs(normal) or normal in (".", "..") or normal.startswith("../"):
         raise InvalidArgument(
             f"warmup setting for input '{name}' names the file '{wanted}', which must stay within the model's "
             f"directory '{WARMUP_DIRECTORY}'"

@@ -16,6 +16,7 @@ MODULES = (
     "repository/backend_fields.py",
     "repository/unsupported.py",
     "repository/validation.py",
+    "repository/validation_paths.py",
     "repository/validation_tensors.py",
     "repository/validation_scheduling.py",
     "repository/validation_ensemble.py",

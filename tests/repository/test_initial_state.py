@@ -97,7 +97,7 @@ def test_strings_that_are_not_those_of_the_shape_are_refused(tmp_path: Path, dat
         read(tmp_path, data_type=DataType.BYTES, initial=from_file("start", data_type=DataType.BYTES))
 
 
-@pytest.mark.parametrize("name", ["", "../outside", "/etc/passwd", "..", ".", "a/../../b", "\0"])
+@pytest.mark.parametrize("name", ["", "../outside", "/etc/passwd", "..", ".", "a/../../b"])
 def test_a_file_outside_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "outside").write_bytes(bytes(8))
     with pytest.raises(InvalidArgument, match="is no file in the model's directory 'initial_state'"):

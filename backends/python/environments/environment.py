@@ -120,8 +120,6 @@ def _own_variables(source: ModelSource) -> dict[str, str]:
                 f"model '{source.name}': parameter '{key}' names no environment variable; expected "
                 f"'{VARIABLE_PREFIX}' and a name of letters, digits and _ that begins with no digit"
             )
-        if "\0" in value.string_value:
-            raise InvalidArgument(f"model '{source.name}': parameter '{key}' has a zero byte in its value")
         variables[name] = _with_model_directory(source, value.string_value)
     return variables
 

@@ -138,7 +138,6 @@ def test_what_is_no_environment_is_refused(tmp_path: Path) -> None:
         ({"ENV:": "1"}, "parameter 'ENV:' names no environment variable"),
         ({"ENV:1A": "1"}, "parameter 'ENV:1A' names no environment variable"),
         ({"ENV:A=B": "1"}, "parameter 'ENV:A=B' names no environment variable"),
-        ({"ENV:A": "\0"}, "parameter 'ENV:A' has a zero byte in its value"),
         ({"WORKING_DIRECTORY": "none"}, "/none', which is no directory"),
     ],
 )
