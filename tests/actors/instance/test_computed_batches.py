@@ -140,6 +140,25 @@ async def test_batches_follow_one_another_for_a_while(
     assert backend.batches == [[str(n) for n in range(first, first + 4)] for first in (0, 4, 8)]
 
 
+async def test_what_is_put_off_is_answered_when_the_instance_dies_meanwhile(
+    autojump_clock: MockClock, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "MOST_CALL_SECONDS", 0.0)
+
+    def die_soon(backend: FakeBackend, requests: Sequence[InferenceRequest]) -> None:
+        backend.die()
+
+    backend = at_once(die_soon)
+    address = await start(nursery, scheduler(), backend)
+    await wait_all_tasks_blocked()
+    callers = submit(address, *map(str, range(12)))
+    await wait_all_tasks_blocked()
+    ids = ids_of(callers)
+    assert ids[:4] == ["0", "1", "2", "3"]
+    for number, answered in enumerate(ids[4:], 4):  # the slot's task may have been as fast
+        assert answered in (str(number), InstanceDied.__name__, Unavailable.__name__)
+
+
 async def test_a_batch_that_would_follow_and_of_which_nobody_is_left(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
