@@ -37,32 +37,38 @@ from tests.bench.table import NOT_MEASURED, table
 
 @dataclass(slots=True)
 class Costs:
-    """Of one row on one server, round by round."""
+    """Of one row on one server, by the round: its throughput per second, and the times per request."""
 
     row: Row
     title: str
-    times: list[Times] = field(default_factory=list)  # per request
-    throughput: list[float] = field(default_factory=list)  # per second
+    turns: dict[int, tuple[float, Times]] = field(default_factory=dict)
 
-    def ratio(self, other: Costs) -> float | None:
-        """Its processor time over the other's, in all and of the medians."""
-        if not self.times or not other.times:
+    def ratios(self, other: Costs) -> tuple[float, float] | None:
+        """Its throughput and its processor time over the other's: the medians of the rounds' ratios: a machine's speed
+        changes less from one turn to the next than from the first round to the last."""
+        both = [(self.turns[number], other.turns[number]) for number in self.turns if number in other.turns]
+        if not both:
             return None
-        return median(each.total for each in self.times) / median(each.total for each in other.times)
+        return (
+            median(own[0] / others[0] for own, others in both),
+            median(own[1].total / others[1].total for own, others in both),
+        )
 
     def cells(self, first: Costs) -> list[str]:
         """Its line of the table; `first` is what it is compared with."""
-        if (ratio := self.ratio(first)) is None:
-            return [self.row.label, self.title, *[NOT_MEASURED] * 7]
+        if (ratios := self.ratios(first)) is None:
+            return [self.row.label, self.title, *[NOT_MEASURED] * 8]
+        times = [each for _, each in self.turns.values()]
         parts = [
-            [each.user for each in self.times],
-            [each.system for each in self.times],
-            [each.user + each.system for each in self.times],
-            [each.workers for each in self.times],
-            [each.total for each in self.times],
+            [each.user for each in times],
+            [each.system for each in times],
+            [each.user + each.system for each in times],
+            [each.workers for each in times],
+            [each.total for each in times],
         ]
         figures = [f"{median(part) * MICROSECONDS:.0f}" for part in parts]
-        return [self.row.label, self.title, *figures, f"{ratio:.2f}", f"{median(self.throughput):,.0f}"]
+        throughput = f"{median(each for each, _ in self.turns.values()):,.0f}"
+        return [self.row.label, self.title, *figures, f"{ratios[1]:.3f}", throughput, f"{ratios[0]:.3f}"]
 
 
 def measure(servers: dict[str, Server], rows: Sequence[Row], load: LoadGenerator, rounds: int) -> list[Costs]:
@@ -72,12 +78,11 @@ def measure(servers: dict[str, Server], rows: Sequence[Row], load: LoadGenerator
         for row in rows:
             for title in list(servers)[:: 1 if number % 2 == 0 else -1]:
                 try:
-                    throughput, times = _turn(servers[title], row, load)
+                    turn = _turn(servers[title], row, load)
                 except (LoadFailed, OSError, ValueError) as error:
                     print(f"{row.label}, {title}: {error}", file=sys.stderr, flush=True)
                 else:
-                    costs[row, title].throughput.append(throughput)
-                    costs[row, title].times.append(times)
+                    costs[row, title].turns[number] = turn
     return list(costs.values())
 
 
@@ -88,7 +93,8 @@ def _turn(server: Server, row: Row, load: LoadGenerator) -> tuple[float, Times]:
 
 
 def report(costs: Sequence[Costs]) -> str:
-    header = ["row", "server", "user", "system", "server µs", "workers µs", "all µs", "to the first", "infer/s"]
+    times = ["user", "system", "server µs", "workers µs", "all µs"]
+    header = ["row", "server", *times, "to the first", "infer/s", "to the first"]
     firsts: dict[Row, Costs] = {}
     return table(header, [each.cells(firsts.setdefault(each.row, each)) for each in costs], text_columns=2)
 

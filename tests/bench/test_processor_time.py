@@ -34,19 +34,21 @@ def test_the_servers_take_turns_and_what_fails_is_left_out(
     monkeypatch.setattr(processor_time, "_turn", turn)
     one, other = measure(servers, [ROW], LOAD, rounds=2)
     assert asked == ["one", "other", "other", "one"]
-    assert (one.throughput, other.throughput) == ([1000, 4000], [3000])
+    assert [throughput for throughput, _ in one.turns.values()] == [1000, 4000]
+    assert {number: throughput for number, (throughput, _) in other.turns.items()} == {1: 3000}
     assert capsys.readouterr().err == "add_sub/http/1, other: refused\n"
 
 
-def test_the_table_holds_microseconds_and_the_ratio_to_the_first() -> None:
-    first = Costs(ROW, "A", [Times(100e-6, 50e-6, 10e-6), Times(140e-6, 50e-6, 30e-6)], [2000, 2200])
-    second = Costs(ROW, "B", [Times(60e-6, 20e-6, 15e-6)], [3000])
+def test_the_table_holds_microseconds_and_the_ratios_to_the_first_round_by_round() -> None:
+    slow, fast = Times(140e-6, 50e-6, 30e-6), Times(100e-6, 50e-6, 10e-6)
+    first = Costs(ROW, "A", {0: (2200, fast), 1: (2000, slow), 2: (2200, fast)})
+    second = Costs(ROW, "B", {1: (3000, Times(70e-6, 25e-6, 15e-6))})
     lines = report([first, second, Costs(ROW, "C")]).splitlines()[2:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert cells == [
-        ["add_sub/http/1", "A", "120", "50", "170", "20", "190", "1.00", "2,100"],
-        ["add_sub/http/1", "B", "60", "20", "80", "15", "95", "0.50", "3,000"],
-        ["add_sub/http/1", "C", *["-"] * 7],
+        ["add_sub/http/1", "A", "100", "50", "150", "10", "160", "1.000", "2,200", "1.000"],
+        ["add_sub/http/1", "B", "70", "25", "95", "15", "110", "0.500", "3,000", "1.500"],
+        ["add_sub/http/1", "C", *["-"] * 8],
     ]
 
 
