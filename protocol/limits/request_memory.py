@@ -15,6 +15,9 @@ from protocol.limits.body_rooms import BodyRooms
 
 # The name of its flag, under which refusals are counted.
 LIMIT_NAME = "max_request_memory"
+# What a request over HTTP/2 counts for beside its body: about what the objects around it take. A client pays some ten
+# bytes for a stream, and has as many at once as a connection may have.
+STREAM_MEMORY = 8192
 
 
 class RequestMemory:

@@ -97,7 +97,7 @@ class Http2Connection:
         self._floods = FloodLimits(
             self._out, max_control_frames=limits.max_control_frames, max_stream_resets=limits.max_stream_resets
         )
-        self._streams = Http2Streams(app, direct, limits, self._out, self._floods, self, on_limit, memory.rooms)
+        self._streams = Http2Streams(app, direct, limits, self._out, self._floods, self, on_limit, memory)
         self._flush = None if direct is None else direct.flush
         self._goodbye = Goodbye()
         self._served = 0

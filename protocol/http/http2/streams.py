@@ -5,7 +5,7 @@
 
 Plain inference takes no task: its body is assembled here, it is submitted to the core, and the reply comes by a
 callback. Every other request runs in a task of its own, whose scope its RST_STREAM and the loss of the connection
-cancel.
+cancel. Each counts in the request memory, beside its body, as long as anything is there for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from protocol.http2 import events
 from protocol.http2.flood_limits import FloodLimits
 from protocol.http2.output import PORTIONS
 from protocol.http2.request_headers import Headers
-from protocol.limits.body_rooms import BodyRooms
+from protocol.limits.request_memory import LIMIT_NAME, STREAM_MEMORY, RequestMemory
 from protocol.messages import Buffer
 
 # What a client may send on one stream, and in all, before it is read.
@@ -113,12 +113,12 @@ class Http2Streams:
         "_keys",
         "_leaving",
         "_limits",
+        "_memory",
         "_nursery",
         "_on_limit",
         "_owner",
         "_plain",
         "_portion",
-        "_rooms",
         "out",
         "refuses",
     )
@@ -132,10 +132,10 @@ class Http2Streams:
         floods: FloodLimits,
         owner: Owner,
         on_limit: Callable[[str], None],
-        rooms: BodyRooms,
+        memory: RequestMemory,
     ) -> None:
         self._app = app
-        self._rooms = rooms
+        self._memory = memory
         self._direct = direct
         self._keys = NO_KEYS if direct is None else direct.keys
         self._limits = limits
@@ -163,7 +163,7 @@ class Http2Streams:
     def terminate(self) -> None:
         """The connection is lost: nothing more can be sent."""
         for stream_id in [*self._plain]:
-            self._drop(self._plain.pop(stream_id))
+            self._drop(self._take_away(stream_id))
         for exchange in self._exchanges.values():
             exchange.scope.cancel()
 
@@ -192,8 +192,8 @@ class Http2Streams:
         self.out.expect_updates_of_stream()
         if (
             self.refuses
-            or len(self._exchanges) + len(self._plain) >= self._limits.max_concurrent_streams
-            or self._leaving >= 2 * self._limits.max_concurrent_streams
+            or self._has_too_many
+            or self._memory.left < STREAM_MEMORY
             or request.head.refusal is not None
             or request.head.is_malformed
         ):
@@ -207,18 +207,24 @@ class Http2Streams:
         if plain is not None and not (plain.account is not None and plain.is_refused):
             stream = PlainStream(self, event.stream_id, request)
             data = event.data
+            self._keep(stream)
             if data is not None and len(data) == plain.size and self._submit(stream, plain, data):
                 self.out.taken += event.flow_controlled_length
                 return
             if data is None and not event.stream_ended:
-                stream.body = StreamBody(plain.size, self._rooms)
-                self._plain[event.stream_id] = stream
+                stream.body = StreamBody(plain.size, self._memory.rooms)
                 return
-        body = StreamBody(request.head.declared, self._rooms)
+            self._take_away(event.stream_id)
+        body = StreamBody(request.head.declared, self._memory.rooms)
         if event.data is not None:
             body.feed(event.data, event.flow_controlled_length, has_ended=True)
         body.has_ended = event.stream_ended
         self._run_in_task(event.stream_id, request.head, body)
+
+    @property
+    def _has_too_many(self) -> bool:
+        most = self._limits.max_concurrent_streams
+        return len(self._exchanges) + len(self._plain) >= most or self._leaving >= 2 * most
 
     def _refuse(self, event: events.RequestReceived, request: RequestHead) -> None:
         stream_id, head = event.stream_id, request.head
@@ -232,9 +238,12 @@ class Http2Streams:
             return
         error: ServerError | None = head.refusal
         code = ErrorCodes.CANCEL
-        if error is None:  # perhaps it was opened before the client knew how many there may be
+        if error is None and self._has_too_many:  # perhaps it was opened before the client knew how many there may be
             self._floods.count_control_frame()
             error, code = TooManyStreams(self._limits.max_concurrent_streams), ErrorCodes.REFUSED_STREAM
+        elif error is None:
+            error = self._memory.refusal(STREAM_MEMORY)
+            self._on_limit(LIMIT_NAME)
         if isinstance(error, LimitError):
             self._on_limit(error.limit)
         reply = error_reply(error)
@@ -291,9 +300,8 @@ class Http2Streams:
 
     def _give_up(self, stream_id: int) -> bool:
         """Its client has reset it, or made an error for which it is reset; false where it has ended."""
-        plain = self._plain.pop(stream_id, None)
-        if plain is not None:
-            self._drop(plain)
+        if stream_id in self._plain:
+            self._drop(self._take_away(stream_id))
             self._note_end()
             return True
         exchange = self._exchanges.pop(stream_id, None)
@@ -340,13 +348,20 @@ class Http2Streams:
 
     # Those without a task.
 
+    def _keep(self, stream: PlainStream) -> None:
+        self._plain[stream.id] = stream
+        self._memory.held += STREAM_MEMORY
+
+    def _take_away(self, stream_id: int) -> PlainStream:
+        self._memory.held -= STREAM_MEMORY
+        return self._plain.pop(stream_id)
+
     def _submit(self, stream: PlainStream, plain: DirectHead, data: Buffer) -> bool:
         assert self._direct is not None
         request = self._direct.begin(plain, data, stream)
         if request is None:
             return False
         stream.request = request
-        self._plain[stream.id] = stream
         return True
 
     def _gather(self, stream: PlainStream, body: StreamBody) -> None:
@@ -370,7 +385,7 @@ class Http2Streams:
         stream.held = 0
         stream.body = None
         if not self._submit(stream, plain, data):
-            del self._plain[stream.id]
+            self._take_away(stream.id)
             whole = StreamBody(plain.size)
             whole.feed(data, 0, has_ended=True)
             self._run_in_task(stream.id, stream.head.head, whole)
@@ -385,7 +400,7 @@ class Http2Streams:
     def _hand_over(self, stream: PlainStream) -> None:
         assert stream.body is not None
         assert self._direct is not None
-        del self._plain[stream.id]
+        self._take_away(stream.id)
         self._direct.release(stream.held)
         self._run_in_task(stream.id, stream.head.head, stream.body)
 
@@ -406,7 +421,7 @@ class Http2Streams:
             if request.submitted is not None:  # its begin has failed behind its submission
                 direct.close(request)
             return  # else it was given up
-        del self._plain[stream.id]
+        self._take_away(stream.id)
         stream.request = None
         reply = direct.reply(request)
         if reply is not None and self.out.send_reply_at_once(stream.id, reply, direct.replies):
@@ -448,6 +463,7 @@ class Http2Streams:
     ) -> None:
         exchange = Http2Exchange(self, stream_id, head, body)
         self._exchanges[stream_id] = exchange
+        self._memory.held += STREAM_MEMORY
         self._nursery.start_soon(self._serve, exchange, app or self._app, on_end)
 
     async def _serve(self, exchange: Http2Exchange, app: ExchangeHandler, on_end: OnEnd | None) -> None:
@@ -457,6 +473,7 @@ class Http2Streams:
                     await exchange.run_in(app)
         finally:
             is_given_up = self._exchanges.pop(exchange.id, None) is None
+            self._memory.held -= STREAM_MEMORY
             self._leaving -= is_given_up
             if on_end is not None:
                 on_end(exchange.is_complete)

@@ -7,28 +7,39 @@ is drained here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.typing import AppWrapper, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
+from protocol.errors import ServerError
 from protocol.http.body import MIN_BODY_RATE, BodyLimit, body_timeout
+from protocol.http.errors import error_reply
 from protocol.http.exchange import App, BodyStream, ClientGone, Handler, HttpRequest
 from protocol.http.head import content_length
 from protocol.http.reply import Headers, Reply
 from protocol.limits.answer_memory import AnswerMemory
-from protocol.limits.request_memory import RequestShare
+from protocol.limits.request_memory import LIMIT_NAME, STREAM_MEMORY, RequestMemory, RequestShare
 from protocol.log.request_ids import REQUEST_ID
 from protocol.messages import Buffer
 
 
-def as_asgi(app: App, answers: AnswerMemory) -> AppWrapper:
-    """For one connection; the responses that wait for its client count in `answers`.""" ""
+def as_asgi(app: App, memory: RequestMemory, count_refusal: Callable[[str], None]) -> AppWrapper:
+    """For one connection; its streams count in `memory`, and so do the responses that wait for its client."""
+    answers = AnswerMemory(memory, count_refusal)
 
     async def http_only(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         assert scope["type"] == "http"  # `http2` makes nothing else
-        await app(AsgiExchange(scope, receive, send, answers))
+        exchange = AsgiExchange(scope, receive, send, answers)
+        with RequestShare(memory, partial(count_refusal, LIMIT_NAME)) as share:
+            try:
+                share.take(STREAM_MEMORY)
+            except ServerError as error:
+                await exchange.reply_early(error_reply(error), linger=0)
+                return
+            await app(exchange)
 
     return ASGIWrapper(http_only)
 

@@ -12,7 +12,6 @@ from protocol.http.exchange import App
 from protocol.http.http2.upgraded.connection import UpgradedConnection
 from protocol.http.http2.upgraded.exchange import as_asgi
 from protocol.http.settings import ConnectionLimits, OnLimit
-from protocol.limits.answer_memory import AnswerMemory
 from protocol.limits.request_memory import RequestMemory
 from protocol.reactor.transport import Wire
 
@@ -37,7 +36,7 @@ class HypercornConnections:
         self._config.keep_alive_max_requests = limits.max_requests_per_connection or _NEVER
 
     def over(self, wire: Wire) -> UpgradedConnection:
-        asgi = as_asgi(self._app, AnswerMemory(self._memory, self._on_limit))
+        asgi = as_asgi(self._app, self._memory, self._on_limit)
         return UpgradedConnection(asgi, self._config, self._context, self._limits, self._on_limit, wire)
 
     async def end(self) -> None:

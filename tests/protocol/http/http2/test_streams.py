@@ -19,7 +19,7 @@ from protocol.access.control import AccessControl
 from protocol.datatypes import DataType
 from protocol.http.direct_infer import DirectInference
 from protocol.http2.h2_connection import HIGHEST_STREAM_ID
-from protocol.limits.request_memory import RequestMemory
+from protocol.limits.request_memory import STREAM_MEMORY, RequestMemory
 from protocol.log.access_log import AccessLog, AccessMode, AccessPolicy
 from protocol.messages import InferenceResponse, Tensor
 from tests.protocol.access.changing_keys import ChangingKeys
@@ -189,12 +189,33 @@ async def test_a_reset_gives_the_request_up(serve: Serve) -> None:
     client.h2.send_data(half, TENSOR[:10])
     await client.flush()
     await trio.testing.wait_all_tasks_blocked(0.01)
-    assert server.services.memory.held == len(TENSOR) + 10
+    assert server.services.memory.held == 2 * STREAM_MEMORY + len(TENSOR) + 10
     client.h2.reset_stream(stream_id)
     client.h2.reset_stream(half)
     assert (await client.get(LIVE))[0] == 200
     assert endings(core) == ["given up"]
     assert server.services.memory.held == 0
+
+
+@pytest.mark.parametrize("headers", [(), sized(TENSOR)], ids=["with a task", "without"])
+async def test_streams_without_bodies_share_the_memory_too(serve: Serve, headers: Sequence[tuple[str, str]]) -> None:
+    """Each costs its client some bytes, and the server some kilobytes."""
+    core = FakeCore()
+    services = replace(make_services(core), memory=RequestMemory(10 * STREAM_MEMORY))
+    server = await serve(core, services=services)
+    client = await connect(server)
+    opened = [client.send("POST", INFER, None, headers) for _ in range(10)]
+    await client.flush()
+    refused = await client.start("POST", INFER, None, headers)
+    status, body = await client.answer(refused)
+    assert (status, json.loads(body)["error"].partition(" bytes")[0]) == (503, "the requests in flight hold the 81920")
+    assert services.limits.counts() == {("http", "max_request_memory"): 1}
+    for stream_id in opened:
+        client.h2.reset_stream(stream_id)
+    await client.flush()
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    status, _ = await client.answer(await client.start("POST", INFER, TENSOR, sized(TENSOR)))
+    assert (status, services.memory.held) == (200, 0)
 
 
 async def test_a_client_that_leaves_gives_all_up(serve: Serve) -> None:

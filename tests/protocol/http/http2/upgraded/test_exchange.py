@@ -11,10 +11,13 @@ from hypercorn.typing import ASGIReceiveEvent, ASGISendEvent, HTTPScope
 
 from protocol.errors import InvalidArgument, Overloaded, PayloadTooLarge
 from protocol.http.body import BodyLimit
-from protocol.http.http2.upgraded.exchange import AsgiExchange
+from protocol.http.exchange import Exchange
+from protocol.http.http2.upgraded.exchange import AsgiExchange, as_asgi
 from protocol.http.reply import Reply
 from protocol.limits.answer_memory import SMALL, AnswerMemory
-from protocol.limits.request_memory import RequestMemory, RequestShare
+from protocol.limits.request_memory import STREAM_MEMORY, RequestMemory, RequestShare
+
+SCOPE = cast(HTTPScope, {"type": "http", "method": "POST", "raw_path": b"/", "query_string": b"", "headers": []})
 
 
 async def nothing_comes() -> ASGIReceiveEvent:
@@ -30,9 +33,28 @@ async def test_a_reply_counts_while_it_is_sent() -> None:
         await trio.lowlevel.checkpoint()
         held.append(server.held)
 
-    scope = cast(HTTPScope, {"method": "POST", "raw_path": b"/", "query_string": b"", "headers": []})
-    await AsgiExchange(scope, nothing_comes, send, answers).reply(Reply(body=bytes(10)))
+    await AsgiExchange(SCOPE, nothing_comes, send, answers).reply(Reply(body=bytes(10)))
     assert (held, server.held) == ([10, 10], 0)
+
+
+async def test_a_stream_counts_while_it_is_served() -> None:
+    """One that there is no memory for is refused, and the refusal is counted."""
+    server, refused = RequestMemory(STREAM_MEMORY), list[str]()
+    statuses: list[int] = []
+
+    async def send(event: ASGISendEvent) -> None:
+        if event["type"] == "http.response.start":
+            statuses.append(event["status"])
+
+    async def app(exchange: Exchange) -> None:
+        held.append(server.held)
+        await serve(SCOPE, trio.sleep_forever, send, sys.exit, sys.exit)
+        await exchange.reply(Reply())
+
+    held: list[int] = []
+    serve = as_asgi(app, server, refused.append)
+    await serve(SCOPE, trio.sleep_forever, send, sys.exit, sys.exit)
+    assert (held, statuses, server.held, refused) == ([STREAM_MEMORY], [503, 200], 0, ["max_request_memory"])
 
 
 async def test_a_reply_that_there_is_no_memory_for_has_not_begun() -> None:
@@ -42,8 +64,7 @@ async def test_a_reply_that_there_is_no_memory_for_has_not_begun() -> None:
     async def send(event: ASGISendEvent) -> None:
         raise AssertionError(event)
 
-    scope = cast(HTTPScope, {"method": "POST", "raw_path": b"/", "query_string": b"", "headers": []})
-    exchange = AsgiExchange(scope, nothing_comes, send, answers)
+    exchange = AsgiExchange(SCOPE, nothing_comes, send, answers)
     with pytest.raises(Overloaded):
         await exchange.reply(Reply(body=bytes(20 * SMALL)))
     assert not exchange.has_started
