@@ -185,6 +185,32 @@ def test_an_edge_that_hangs_is_passed_by_and_killed(server: ServerProcess) -> No
             os.kill(stuck, signal.SIGCONT)
 
 
+def test_signals_to_every_process_do_not_reach_an_edge_that_starts(models: Path) -> None:
+    """As a terminal or a supervisor sends them: it has run nothing of its program yet."""
+    with ServerProcess("--edge-processes=1", repository=models) as running:
+
+        def starting() -> set[int]:
+            return {pid for pid in running.descendants() if b"trioton.edge_processes" in command_of(pid)}
+
+        assert eventually(lambda: bool(starting()))
+        (edge,) = starting()
+        os.kill(edge, signal.SIGINT)
+        os.kill(edge, signal.SIGTERM)
+        with Asking(running.addresses["http"]) as client:
+            assert eventually(lambda: client.outcomes[200] > 0)
+        assert edges_of(running) == {1: edge}
+        running.signal(signal.SIGTERM)
+        assert running.wait() == 0
+        assert "Traceback" not in running.log
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended
+        return b""
+
+
 def test_what_a_killed_edge_had_not_received_goes_to_another(models: Path) -> None:
     with ServerProcess(f"--edge-processes={EDGES}", repository=models) as server:
         address = server.addresses["http"]

@@ -45,7 +45,7 @@ from trioton.edge_processes.messages import (
     ToEdge,
     Upstream,
 )
-from trioton.edge_processes.start import EdgeStart
+from trioton.edge_processes.start import IGNORED_SIGNALS, EdgeStart
 from trioton.module_path import module_path
 
 logger = logging.getLogger(__name__)
@@ -207,13 +207,19 @@ class EdgeProcess:
             self.kill()
 
     def _spawn(self, its: socket.socket, its_link: socket.socket) -> subprocess.Popen[bytes]:
-        """Some milliseconds of the loop; by its thread, with which the process ends."""
-        process = subprocess.Popen(
-            bound_command([sys.executable, "-m", MODULE, str(self._number), str(its.fileno()), str(its_link.fileno())]),
-            stdin=subprocess.PIPE,
-            pass_fds=(its.fileno(), its_link.fileno()),
-            env={**os.environ, "PYTHONPATH": module_path()},
-        )
+        """Some milliseconds of the loop; by its thread, with which the process ends, and whose mask it inherits, so
+        that signals wait until it ignores them."""
+        command = [sys.executable, "-m", MODULE, str(self._number), str(its.fileno()), str(its_link.fileno())]
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
+        try:
+            process = subprocess.Popen(
+                bound_command(command),
+                stdin=subprocess.PIPE,
+                pass_fds=(its.fileno(), its_link.fileno()),
+                env={**os.environ, "PYTHONPATH": module_path()},
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         assert process.stdin is not None
         with process.stdin as stdin, suppress(BrokenPipeError):
             stdin.write(pickle.dumps(self._context.start(self._number)))

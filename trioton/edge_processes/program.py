@@ -46,7 +46,7 @@ from trioton.edge_processes.messages import (
     Upstream,
 )
 from trioton.edge_processes.serving import Serving, edge_services
-from trioton.edge_processes.start import EdgeStart
+from trioton.edge_processes.start import IGNORED_SIGNALS, EdgeStart
 from trioton.garbage import collect_garbage
 from trioton.loop_lag import LoopLag
 
@@ -58,8 +58,9 @@ _LAST_LINES_SECONDS = 2.0
 def main() -> None:
     number, descriptor, link = map(int, sys.argv[1:])
     # The core's process says when to end; a terminal or a supervisor that signals every process does not.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for ignored in IGNORED_SIGNALS:
+        signal.signal(ignored, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
     _set_name(f"trioton-edge-{number}")
     start = pickle.loads(sys.stdin.buffer.read())
     assert isinstance(start, EdgeStart)

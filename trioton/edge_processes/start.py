@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,9 @@ from protocol.reactor.drivers import PollerKind
 from protocol.reactor.tls import TlsFiles
 from trioton.edge_processes.linked import Rules, linked_words, rules_of
 from trioton.settings import Address, Settings
+
+# Of an edge process: blocked when it begins, then ignored.
+IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
