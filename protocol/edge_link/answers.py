@@ -28,7 +28,7 @@ from protocol.edge_link.records import (
     TEMPLATE,
     TRACED,
 )
-from protocol.edge_link.segments import WrittenSegment
+from protocol.edge_link.segments import COPIED_AT_ONCE, WrittenSegment
 from protocol.edge_link.served import LinkedRequest, LinkedStream, response_size
 from protocol.edge_link.templates import SentTemplates, Template, response_text
 from protocol.edge_link.texts import LinkedTrace, ResponseExtras, encode_error, encode_text
@@ -36,9 +36,6 @@ from protocol.errors import Internal, ServerError
 from protocol.failures import CallbackFailures
 from protocol.gen_ai import GenAiCall
 from protocol.messages import Buffer, InferenceResponse
-
-# Copying more takes a thread.
-COPIED_AT_ONCE = 1 << 20
 
 # In place of the size of a response that was not written.
 NOT_WRITTEN = -1

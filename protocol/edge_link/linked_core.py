@@ -31,7 +31,7 @@ from protocol.edge_link.operations import ADMIT, KEY_TABLE, QUERIES, encode_oper
 from protocol.edge_link.queries import Queries
 from protocol.edge_link.records import CHARGED, FULL_FRAME, HELLO, OBSERVED, STAMPS, STREAM, UNSENT, USED
 from protocol.edge_link.replies import ReplyReader
-from protocol.edge_link.requests import RequestWriter, can_cross
+from protocol.edge_link.requests import Copied, RequestWriter, can_cross
 from protocol.edge_link.segments import ReadSegment, WrittenSegment
 from protocol.edge_link.texts import ChargedText, Hello, StampsText, TraceText, UnsentTraceText, UsedText, decode_text
 from protocol.edge_link.wire import Wire
@@ -97,7 +97,7 @@ class LinkedCore(LinkedOperations):
             self._outputs = ReadSegment(descriptors[1], hello.output_bytes, self._view_ended)
             self._replies = ReplyReader(self._pending, self._outputs, hello.output_bytes // 2, self)
             inputs = WrittenSegment(descriptors[0], hello.input_bytes)
-            self._requests = RequestWriter(inputs)
+            self._requests = RequestWriter(inputs, self._put_aside)
             self._seen = seen = SeenGeneration(descriptors[3]) if hello.has_generation else None
         finally:
             for descriptor in (*descriptors[:2], *descriptors[3:]):
@@ -109,6 +109,7 @@ class LinkedCore(LinkedOperations):
         self._is_up = True
         try:
             async with trio.open_nursery() as nursery:
+                self._tasks = nursery
                 with self._poller.calling_last(self.flush):
                     nursery.start_soon(self._send_later)
                     nursery.start_soon(self._trim, inputs)
@@ -165,14 +166,16 @@ class LinkedCore(LinkedOperations):
             self.flush()
         return submission
 
-    def _write(self, number: int, request: InferenceRequest, flags: int = 0) -> ServerError | None:
+    def _write(
+        self, number: int, request: InferenceRequest, flags: int = 0, copied_to: int | None = None
+    ) -> ServerError | None:
         """Write a request; the reason where that cannot be done."""
         if not self._is_up:
             return _gone()
         if not can_cross(request):
             return NotLinked(f"the request to model '{request.model_name}' cannot cross to the core's process")
         try:
-            self._requests.write(number, request, flags)
+            self._requests.write(number, request, flags, copied_to)
         except InvalidArgument as refusal:
             return refusal
         except Exception as error:
@@ -180,6 +183,26 @@ class LinkedCore(LinkedOperations):
             self._wire.end("a request could not be sent")  # how much of it was written is unknown
             return _gone()
         return None
+
+    def _put_aside(self, copied: Copied) -> None:
+        self._tasks.start_soon(self._send_copied, copied)
+
+    async def _send_copied(self, copied: Copied) -> None:
+        """Copy the tensors of a request in a thread, and then send it, if it was not given up meanwhile."""
+        segment = self._requests.segment
+        await trio.to_thread.run_sync(segment.write, copied.place, copied.parts)
+        asked = self._pending.get(copied.number)
+        if asked is None:
+            segment.give(copied.place)
+            return
+        refusal = self._write(copied.number, copied.request, copied.flags, copied.place)
+        if refusal is None:
+            self._send_soon()
+            return
+        segment.give(copied.place)
+        del self._pending[copied.number]
+        with self._failures.noted("edge link", "a request could not be refused"):
+            asked.fail(refusal)
 
     def flush(self) -> None:
         """Send what was written."""

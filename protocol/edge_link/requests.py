@@ -5,6 +5,9 @@ Flow: edge -> linked core -> [requests] -> socket
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from protocol.datatypes import DataType
 from protocol.edge_link.edge_traces import EdgeTrace
 from protocol.edge_link.frames import Burst
@@ -19,7 +22,7 @@ from protocol.edge_link.records import (
     REQUEST,
     TEMPLATE,
 )
-from protocol.edge_link.segments import WrittenSegment
+from protocol.edge_link.segments import COPIED_AT_ONCE, WrittenSegment
 from protocol.edge_link.templates import SentTemplates, Template, request_text
 from protocol.edge_link.texts import RequestExtras, encode_tags, encode_text
 from protocol.errors import InvalidArgument
@@ -45,11 +48,23 @@ def can_cross(request: InferenceRequest) -> bool:
     return all(type(tensor) in _IN_HERE for tensor in request.inputs)
 
 
-class RequestWriter:
-    """Writes the records of the next frame. Large tensors are put into the segment, while there is room."""
+class Copied(NamedTuple):
+    """A request whose tensors belong at this place of the segment, where a thread is to copy them."""
 
-    def __init__(self, segment: WrittenSegment) -> None:
+    number: int
+    request: InferenceRequest
+    flags: int
+    place: int
+    parts: list[Buffer]
+
+
+class RequestWriter:
+    """Writes the records of the next frame. Large tensors are put into the segment, while there is room; what takes a
+    thread goes to `put_aside`, to be written again once it is there."""
+
+    def __init__(self, segment: WrittenSegment, put_aside: Callable[[Copied], None]) -> None:
         self.segment = segment
+        self._put_aside = put_aside
         self._burst = Burst()
         self._templates: SentTemplates[tuple[object, str, int, int, int, str]] = SentTemplates()
         self._run: Template | None = None  # of the last record, if that is a run
@@ -69,8 +84,11 @@ class RequestWriter:
         size = self._burst.size
         return self._burst.take(), size
 
-    def write(self, number: int, request: InferenceRequest, flags: int = 0) -> None:
-        """Write a request that can cross.
+    def write(self, number: int, request: InferenceRequest, flags: int = 0, copied_to: int | None = None) -> None:
+        """Write a request that can cross, or put it aside.
+
+        Args:
+            copied_to: the place in the segment where its tensors are already.
 
         Raises:
             InvalidArgument: it says what cannot be encoded, as an integer of more than 64 bits. Nothing is written.
@@ -102,10 +120,17 @@ class RequestWriter:
             burst.data += parts
             burst.data_size += template.size
             return
-        text = self._extras(number, request, told)
         parts = [flat(part) for part in parts]
         size = sum(map(len, parts))
-        place = self.segment.take(size) if size > INLINE_BYTES else None
+        place = copied_to
+        if place is None and size > COPIED_AT_ONCE and not request.sequence_id:  # which its next must not overtake
+            place = self.segment.take(size)
+            if place is not None:
+                self._put_aside(Copied(number, request, flags, place, parts))
+                return
+        text = self._extras(number, request, told)
+        if place is None and size > INLINE_BYTES:
+            place = self.segment.take(size)
         burst.numbers += (
             *(REQUEST, template.id, number, flags, burst.add_text(tags), burst.add_text(text)),
             *(INLINE if place is None else place, size),
@@ -114,7 +139,7 @@ class RequestWriter:
         if place is None:
             burst.data += parts
             burst.data_size += size
-        else:
+        elif copied_to is None:
             self.segment.write(place, parts)
         self._run = None
 

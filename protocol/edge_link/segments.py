@@ -23,6 +23,8 @@ from protocol.messages import Buffer, flat
 
 # Of a segment so much is given back to the system at a time: less than a millisecond of work.
 _RELEASED_AT_ONCE = 4 << 20
+# Copying more takes a thread.
+COPIED_AT_ONCE = 1 << 20
 # Copied by numpy, which frees the interpreter's lock meanwhile.
 _LARGE = 1 << 20
 

@@ -20,6 +20,7 @@ from protocol.edge_link.frames import Burst
 from protocol.edge_link.limits import LinkLimits
 from protocol.edge_link.link_server import LinkServer
 from protocol.edge_link.records import CANCEL, PLAIN, WINDOW_RESPONSES
+from protocol.edge_link.requests import RequestWriter
 from protocol.errors import Cancelled, Internal, InvalidArgument, NotFound, ServerError, Unavailable
 from protocol.log.access_record import AccessRecord
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor, encode_bytes_elements
@@ -598,7 +599,7 @@ async def test_an_edge_that_does_not_read_is_cut_off(both: Both, autojump_clock:
         await nursery.start(server.run)
         theirs.setblocking(False)
         for _ in range(40):
-            writer = both.link.core._requests.__class__(both.link.core._requests.segment)
+            writer = RequestWriter(both.link.core._requests.segment, lambda _: None)
             for number in range(16):
                 writer.write(_next_number(), request(tensor(16_000, str(number))))
             data = b"".join(writer.take()[0])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from protocol.edge_link.requests import RequestWriter
+from protocol.edge_link.segments import WrittenSegment
 from protocol.messages import InferenceRequest, Tensor
 
 
 def test_requests_of_one_form_keep_their_own_limits() -> None:
     """The edge's template says which tensors there are, and not how long they may take."""
-    writer = RequestWriter(None)  # type: ignore[arg-type]  # nothing large
+    writer = RequestWriter(WrittenSegment(0, 0), lambda _: None)
     form = (("IN",), ())
     limits = [(0, 0), (500_000, 0), (0, 2), (0, 0)]
     found = []
