@@ -228,6 +228,22 @@ def test_what_a_killed_edge_had_not_received_goes_to_another(models: Path) -> No
                 os.kill(edge, signal.SIGKILL)
 
 
+def test_an_edge_without_a_descriptor_left_serves_again_once_clients_leave(models: Path) -> None:
+    """And its connections are counted: it is lost to nobody that the kernel closes those which it has no room for."""
+    limited = ("sh", "-c", 'ulimit -n 48; exec "$@"', "sh")
+    with ServerProcess("--edge-processes=1", repository=models, launcher=limited) as server:
+        host, port = server.addresses["http"].split(":")
+        for _ in range(2):
+            with ExitStack() as stack:
+                for _ in range(100):
+                    stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
+                server.wait_for_line("edge process 1 has no descriptor left")
+            assert eventually(lambda: metric(server, "trioton_edge_connections", edge="1") == 0)
+            with Asking(server.addresses["http"]) as client:
+                assert eventually(lambda: client.outcomes[200] > 5)
+        assert metric(server, "trioton_edge_restarts_total", edge="1") == 0
+
+
 def test_a_core_that_is_killed_takes_its_edges_along(models: Path) -> None:
     with ServerProcess(f"--edge-processes={EDGES}", repository=models) as server:
         assert len(server.addresses) == 3

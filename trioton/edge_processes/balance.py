@@ -20,12 +20,14 @@ class EdgeLoad:
         is_ready: it takes connections.
         untaken: how many it has been handed and has not taken.
         unanswered: checks in a row that it has not answered.
+        is_full: it has no descriptor left, for all that is known.
         last: when it was handed one, as a count.
     """
 
     is_ready: bool = False
     untaken: int = 0
     unanswered: int = 0
+    is_full: bool = False
     last: int = 0
     _open: Counter[str] = field(default_factory=Counter)
     _open_count: int = 0
@@ -41,7 +43,7 @@ class EdgeLoad:
 
     @property
     def can_take(self) -> bool:
-        return self.is_ready and self.untaken < MOST_UNTAKEN and self.unanswered < SUSPECT_AFTER
+        return self.is_ready and not self.is_full and self.untaken < MOST_UNTAKEN and self.unanswered < SUSPECT_AFTER
 
     def note_handed(self, word: str, number: int, *, is_too_many: bool) -> None:
         """The `number`th connection of all; one too many is not open."""

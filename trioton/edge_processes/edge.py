@@ -253,16 +253,19 @@ class EdgeProcess:
         while True:
             message, passed = await channel.receive()
             match message:
-                case Progress(taken, ended):
+                case Progress(taken, ended, lost):
                     self.load.note_progress(taken, ended)
+                    if lost:
+                        self._note_lost(lost)
                     self._context.changed.wake_all()
                 case Upstream(word, client) if passed is not None and word in self._context.relayed:
                     self._context.relayed[word].put(passed, client)
                     passed = None
                 case Figures():
                     self._figures.add(message)
-                    if self.load.unanswered:
+                    if self.load.unanswered or self.load.is_full:
                         self.load.unanswered = 0
+                        self.load.is_full = False
                         self._context.changed.wake_all()
                 case LogLine():
                     self._log(message)
@@ -279,6 +282,14 @@ class EdgeProcess:
                     self._context.changed.wake_all()
             if passed is not None:
                 passed.close()
+
+    def _note_lost(self, count: int) -> None:
+        """It gets no more until its next answer to a check: others wait to be accepted."""
+        self.load.is_full = True
+        logger.warning(
+            "edge process %d has no descriptor left, clients are cut off: %d; raise the limit (ulimit -n)",
+            *(self._number, count),
+        )
 
     def _log(self, line: LogLine) -> None:
         """What is of a request is found by its id, and says the same wherever it was answered."""

@@ -35,10 +35,12 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
-    """Since the last one: connections that were taken over, and those that have ended, by the words of services."""
+    """Since the last one: connections that were taken over, and those that have ended, by the words of services. For
+    `lost` of them the edge had no descriptor left."""
 
     taken: int
     ended: dict[str, int]
+    lost: int = 0
 
 
 class Upstream(msgspec.Struct, frozen=True, tag=True):

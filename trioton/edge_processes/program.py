@@ -94,6 +94,7 @@ class EdgeProgram:
             word: HandedOver(address, partial(self._note_end, word)) for word, address in start.addresses.items()
         }
         self._taken = 0
+        self._lost = 0
         self._ended: Counter[str] = Counter()
         self._has_progress = Wakeup()
         self._leaving = trio.Event()
@@ -173,9 +174,14 @@ class EdgeProgram:
                 scope.cancel()
                 return
             match message:
-                case Connect(word, is_too_many) if passed is not None:
+                case Connect(word, is_too_many):
                     self._taken += 1
-                    self._arrivals[word].put(passed, is_too_many=is_too_many)
+                    if passed is not None:
+                        self._arrivals[word].put(passed, is_too_many=is_too_many)
+                    else:  # there was no descriptor left: the kernel has closed it
+                        self._lost += 1
+                        if not is_too_many:
+                            self._ended[word] += 1
                     self._has_progress.wake()
                 case Leave():
                     self._leaving.set()
@@ -203,10 +209,10 @@ class EdgeProgram:
     async def _tell_progress(self) -> None:
         while True:
             if self._taken or self._ended:
-                taken, ended = self._taken, dict(self._ended)
-                self._taken = 0
+                taken, ended, lost = self._taken, dict(self._ended), self._lost
+                self._taken = self._lost = 0
                 self._ended.clear()
-                self._channel.send(Progress(taken, ended))
+                self._channel.send(Progress(taken, ended, lost))
             await self._has_progress.wait()
 
     async def _open_upstream(self, word: str, client: str) -> trio.SocketStream:

@@ -52,12 +52,13 @@ def test_of_idle_ones_all_have_their_turn() -> None:
     assert chosen == [0, 1, 2, 0, 1, 2]
 
 
-def test_one_that_is_not_ready_or_busy_or_silent_gets_none() -> None:
-    starting, busy, silent, good = EdgeLoad(), *ready(3)
+def test_one_that_is_not_ready_or_busy_or_silent_or_full_gets_none() -> None:
+    starting, busy, silent, full, good = EdgeLoad(), *ready(4)
     busy.untaken = MOST_UNTAKEN
     silent.unanswered = SUSPECT_AFTER
-    assert order([starting, busy, silent, good]) == [good]
-    assert order([starting, busy, silent]) == []
+    full.is_full = True
+    assert order([starting, busy, silent, full, good]) == [good]
+    assert order([starting, busy, silent, full]) == []
 
 
 def test_one_too_many_is_not_open() -> None:
