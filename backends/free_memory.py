@@ -15,43 +15,12 @@ _YOUNG = 2_000
 _NEVER = 1 << 30
 _THRESHOLDS = (_YOUNG, _NEVER, _NEVER)
 
-# After so many objects more all that has outlived a collection is looked at, if there is time. As long as that finds
-# next to nothing it is done less and less often.
-_LEAST_BETWEEN, _MOST_BETWEEN = 600_000, 9_600_000
-_NEXT_TO_NOTHING = 0.01
-# And when the process has grown by so much since: few cycles may hold large tensors.
-_GROWTH_BYTES = 64 << 20
-# After so many times as many, or as much, it is done whether there is time or not.
-_PATIENCE = 4
-
 
 def collect_less() -> None:
     """What is there when a server has started is there for good, and need not be searched for garbage again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)
-
-
-@dataclass(slots=True)
-class OldGarbage:
-    """When to look for garbage among what has outlived a collection, for who has called `collect_less`. There have been
-    so many `objects` until then, and the process has so many `resident` bytes."""
-
-    objects: int
-    resident: int
-    _between: int = _LEAST_BETWEEN
-
-    def is_due(self, objects: int, resident: int, *, is_idle: bool) -> bool:
-        """With so many objects so far, and so many bytes now."""
-        patience = 1 if is_idle else _PATIENCE
-        more, grown = objects - self.objects, resident - self.resident
-        return more >= self._between * patience or grown >= _GROWTH_BYTES * patience
-
-    def note(self, objects: int, resident: int, found: int) -> None:
-        """It has been done, and has found so many objects; that is what the process has since."""
-        is_clean = found <= (objects - self.objects) * _NEXT_TO_NOTHING
-        self.objects, self.resident = objects, resident
-        self._between = min(2 * self._between, _MOST_BETWEEN) if is_clean else _LEAST_BETWEEN
 
 
 def _young_collections() -> int:

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import NoReturn
 
 import trio
@@ -19,7 +20,7 @@ from backends.free_memory import collect_less
 from trioton.allocator import give_back_when_idle, keep_freed_memory
 from trioton.descriptor_limit import raise_descriptor_limit
 from trioton.ending import ExitTimeoutExpired
-from trioton.garbage import collect_garbage
+from trioton.garbage import collect_garbage, held_for_clients
 from trioton.log.server_log import ServerLog, logging_to
 from trioton.server import Server, StartError
 from trioton.settings import Settings
@@ -99,7 +100,7 @@ async def _reopen_logs(server: Server) -> None:
 async def _collect_less(server: Server) -> None:
     await server.started.wait()
     collect_less()
-    await collect_garbage()
+    await collect_garbage(partial(held_for_clients, server.connections, server.memory))
 
 
 def end_process(code: int) -> NoReturn:

@@ -118,6 +118,8 @@ class Server:
         self.core = parts.core
         self.cache = parts.cache
         self.tracer = parts.tracer
+        self.connections = parts.connections
+        self.memory = parts.memory
         self.log = parts.log
         self.addresses = parts.addresses
         self._opening = Opening(parts)

@@ -1,58 +1,22 @@
-"""Old garbage is looked for when there is time, or when it must be; as long as nothing is found, less often."""
+"""New garbage is looked for often, and old where it is due, which holds nobody up."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from functools import partial
 from itertools import count, pairwise
 
 import pytest
 import trio
 import trio.testing
 
-from backends.free_memory import NewObjects, OldGarbage, collect_less
+from backends.free_memory import NewObjects, collect_less
+from protocol.limits.request_memory import RequestMemory
+from protocol.open_connections import Open, OpenConnections
 from trioton import garbage
-from trioton.garbage import FEW_NEW_SECONDS, LOOK_SECONDS, NEW_SECONDS, collect_garbage
-
-
-@pytest.mark.parametrize(
-    ("looks", "due"),
-    [
-        # Thousands of objects so far, whether the process is idle, and what would be found.
-        ([(799, True, 0), (800, True, 0)], [False, True]),
-        ([(800, False, 0), (2599, False, 0), (2600, False, 0)], [False, False, True]),
-        ([(800, True, 0), (1999, True, 0), (2000, True, 0)], [True, False, True]),
-        ([(800, True, 50), (1399, True, 0), (1400, True, 0)], [True, False, True]),
-        ([(800, True, 0), (2000, True, 50), (2600, True, 0)], [True, True, True]),
-    ],
-)
-def test_when_old_garbage_is_looked_for(looks: list[tuple[int, bool, int]], due: list[bool]) -> None:
-    policy, found = OldGarbage(200_000, 0), []
-    for thousands, is_idle, garbage_found in looks:
-        found.append(policy.is_due(1_000 * thousands, 0, is_idle=is_idle))
-        if found[-1]:
-            policy.note(1_000 * thousands, 0, 1_000 * garbage_found)
-    assert found == due
-
-
-@pytest.mark.parametrize(("is_idle", "megabytes"), [(True, 64), (False, 256)])
-def test_a_process_that_grows_is_looked_at(is_idle: bool, megabytes: int) -> None:
-    """Few objects may hold much: what waits for a collection is bounded by that, too."""
-    policy, resident = OldGarbage(100, 1 << 30), 1 << 30
-    for _ in range(3):
-        assert not policy.is_due(101, resident + (megabytes << 20) - 1, is_idle=is_idle)
-        resident += megabytes << 20
-        assert policy.is_due(101, resident, is_idle=is_idle)
-        policy.note(101, resident, 0)
-    assert not policy.is_due(101, resident - (1 << 30), is_idle=is_idle)
-
-
-def test_it_is_never_looked_for_less_often_than_that() -> None:
-    policy, objects = OldGarbage(0, 0), 0
-    for _ in range(20):
-        objects += 9_600_000
-        assert policy.is_due(objects, 0, is_idle=True)
-        policy.note(objects, 0, 0)
+from trioton.garbage import FEW_NEW_SECONDS, LOOK_SECONDS, NEW_SECONDS, collect_garbage, held_for_clients
+from trioton.old_garbage import CLIENT_BYTES, Held
 
 
 def test_what_has_outlived_a_collection_is_not_looked_at_by_the_way() -> None:
@@ -101,8 +65,9 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[float]]:
 
     monkeypatch.setattr(gc, "collect", collect)
     monkeypatch.setattr("trio.to_thread.run_sync", no_thread)
-    monkeypatch.setattr("time.monotonic", trio.current_time)
+    monkeypatch.setattr("time.monotonic", lambda: 1e6 + trio.current_time())  # of a machine that was started long ago
     monkeypatch.setattr("time.process_time", lambda: 0.9 * trio.current_time())
+    monkeypatch.setattr("sys.getallocatedblocks", lambda: 1_000_000)
     return when
 
 
@@ -120,7 +85,7 @@ async def test_a_busy_server_looks_at_old_objects_where_there_are_many(
     monkeypatch.setattr(garbage, "resident_bytes", lambda: 0)
     monkeypatch.setattr(garbage, "trim_heap", lambda: None)
     with trio.move_on_after(55):
-        await collect_garbage()
+        await collect_garbage(Held)
     assert collected[2] == pytest.approx([24], abs=1.01)
 
 
@@ -135,7 +100,7 @@ async def test_new_objects_are_looked_at_less_often_where_they_are_few(
     times = count(0, cost)
     monkeypatch.setattr("time.perf_counter", lambda: next(times))
     with trio.move_on_after(20.01 * LOOK_SECONDS):
-        await collect_garbage()
+        await collect_garbage(Held)
     assert len(collected[0]) == pytest.approx(20 * LOOK_SECONDS / each, rel=0.25)
 
 
@@ -148,7 +113,49 @@ async def test_what_is_given_back_may_not_all_become_garbage_again(
     monkeypatch.setattr(garbage, "resident_bytes", lambda: round((trio.current_time() - given_back[-1]) * (32 << 20)))
     monkeypatch.setattr(garbage, "trim_heap", lambda: given_back.append(trio.current_time()))
     with trio.move_on_after(100):
-        await collect_garbage()
+        await collect_garbage(Held)
     pauses = [after - before for before, after in pairwise(collected[2])]
     assert len(pauses) >= 8
     assert max(pauses) <= 10
+
+
+async def test_a_server_with_many_clients_does_not_look_at_all_that_they_hold(
+    monkeypatch: pytest.MonkeyPatch, collected: dict[int, list[float]], autojump_clock: trio.testing.MockClock
+) -> None:
+    """100 connections and requests more each second, for each of which it grows by as much as one may have; then by
+    more."""
+    connections, memory = OpenConnections(), RequestMemory(1 << 30)
+    grown = [CLIENT_BYTES]
+    monkeypatch.setattr("sys.getallocatedblocks", lambda: 1_000_000 + round(20_000 * trio.current_time()))
+    monkeypatch.setattr(garbage, "resident_bytes", lambda: round(100 * trio.current_time() * grown[0]))
+    monkeypatch.setattr(garbage, "trim_heap", lambda: None)
+    with connections.of("http", lambda: Open(round(50 * trio.current_time()), round(50 * trio.current_time()))):
+        with trio.move_on_after(200):
+            await collect_garbage(partial(held_for_clients, connections, memory))
+        assert collected[2] == []
+        grown[0] *= 2
+        with trio.move_on_after(400):
+            await collect_garbage(partial(held_for_clients, connections, memory))
+        assert len(collected[2]) >= 1
+
+
+async def test_what_the_heap_gives_back_is_not_taken_for_garbage(
+    monkeypatch: pytest.MonkeyPatch, collected: dict[int, list[float]], autojump_clock: trio.testing.MockClock
+) -> None:
+    """A process that grows by 32 MB each second, all of which is free, where a collection takes long."""
+    given_back = [0.0]
+    times = iter([1_000_000])
+    monkeypatch.setattr("sys.getallocatedblocks", lambda: next(times, 2_000_000))
+    monkeypatch.setattr(garbage, "resident_bytes", lambda: round((trio.current_time() - given_back[-1]) * (32 << 20)))
+    monkeypatch.setattr(garbage, "trim_heap", lambda: given_back.append(trio.current_time()))
+    with trio.move_on_after(100):
+        await collect_garbage(Held)
+    assert len(given_back) > 8
+    assert collected[2] == []
+
+
+def test_clients_are_connections_streams_and_the_bytes_of_requests() -> None:
+    connections, memory = OpenConnections(), RequestMemory(1 << 30)
+    memory.take(1000)
+    with connections.of("http", lambda: Open(3, 0)), connections.of("grpc", lambda: Open(2, 50)):
+        assert held_for_clients(connections, memory) == Held(55, 1000)

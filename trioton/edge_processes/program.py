@@ -47,7 +47,7 @@ from trioton.edge_processes.messages import (
 )
 from trioton.edge_processes.serving import Serving, edge_services
 from trioton.edge_processes.start import IGNORED_SIGNALS, EdgeStart
-from trioton.garbage import collect_garbage
+from trioton.garbage import collect_garbage, held_for_clients
 from trioton.loop_lag import LoopLag
 
 _PR_SET_NAME = 15
@@ -81,6 +81,7 @@ class EdgeProgram:
         self._limits = LimitCounter()
         self._failures = CallbackFailures()
         self._connections = OpenConnections()
+        self._memory = RequestMemory(start.memory)
         self._lag = LoopLag()
         self._core = LinkedCore(linked, failures=self._failures)
         self._tracing = Tracing(self._core)
@@ -120,7 +121,7 @@ class EdgeProgram:
                     for serve in edge_services(start, self._serving()):
                         await services.start(serve)
                     collect_less()
-                    nursery.start_soon(collect_garbage)
+                    nursery.start_soon(collect_garbage, partial(held_for_clients, self._connections, self._memory))
                     self._channel.send(Ready())
             with trio.move_on_after(_LAST_LINES_SECONDS):
                 await self._lines.flush()
@@ -128,15 +129,14 @@ class EdgeProgram:
         self._channel.close()
 
     def _serving(self) -> Serving:
-        memory = RequestMemory(self._start.memory)
         return Serving(
             arrivals=self._arrivals,
             open_upstream=self._open_upstream,
             limits=self._limits,
             failures=self._failures,
             connections=self._connections,
-            memory=memory,
-            linking=self._linking(memory),
+            memory=self._memory,
+            linking=self._linking(self._memory),
             relayed=self._relayed,
             leaving=self._leaving,
             stop=self._stop,
