@@ -107,8 +107,8 @@ class InlineDriver(trio.abc.Instrument):
                 # A callback that wakes a task may have closed its socket, and so what was there for Trio.
                 if not timeout or (is_for_trio and not self._has_woken):
                     return
-                timeout = max(0.0, end - time.perf_counter())
-                if self._has_woken or not timeout:
+                timeout = end - time.perf_counter()
+                if self._has_woken or timeout <= 0:
                     self._keep_trio_awake()
                     return
         except Exception:  # Trio would remove this instrument, and nobody would hear the sockets any more

@@ -10,7 +10,7 @@ while a task runs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import Protocol, TypeAlias
@@ -169,21 +169,24 @@ class Poller:
     def poll(self, timeout: float) -> bool:
         """Wait until something is ready, for `timeout` seconds at most, and call. Returns whether there is something
         for Trio. Who was ready, and not called for a lack of time, is called first by the next poll."""
-        ready, self._ready = self._ready, []
-        if not ready:
+        ready = self._ready
+        if ready:
+            self._ready = []
+        else:
             ready = self.busy.wait(timeout, _MOST_AT_ONCE) if timeout else self._selector.poll(0, _MOST_AT_ONCE)
         self.woken = 0
         if not ready:
             return False
-        calls, later_calls = self._calls, self._later_calls
+        calls = self._calls
         has_called = is_over = False
-        self._bursts += 1
-        self.burst = self._bursts
+        self.burst = self._bursts = self._bursts + 1
         end = perf_counter() + _MOST_SECONDS
         later: list[int] = []
-        for _ in range(_MOST_POLLS):
+        polls = 1
+        while True:
             count, watched = 0, len(calls) - len(self._new)
-            for number, (descriptor, _) in enumerate(ready, 1):
+            events = iter(ready)
+            for descriptor, _ in events:
                 if (called := calls.get(descriptor)) is not None:
                     count += 1
                     try:
@@ -192,7 +195,7 @@ class Poller:
                         self._fail(descriptor, called, error)
                     if perf_counter() >= end or self.woken >= _MOST_WOKEN:
                         is_over = True
-                        self._put_off(ready[number:], later)
+                        self._put_off(events, later)
                         break
                 elif descriptor in self._first_of_later:
                     later.insert(0, descriptor)
@@ -201,22 +204,25 @@ class Poller:
             if not count:
                 break
             has_called = True
-            if is_over or count == watched:  # nobody is left who could have sent meanwhile
+            if is_over or polls == _MOST_POLLS or count == watched:  # the last: who could have sent meanwhile?
                 break
             # What has come while others were read can share their batch.
             ready = self._selector.poll(0, _MOST_AT_ONCE)
-        if self._newcomers_number in later:
-            has_called = self._call_newcomers() or has_called
+            polls += 1
         is_for_trio = False
-        for descriptor in dict.fromkeys(later) if later else ():
-            if (called := later_calls.get(descriptor)) is not None:
-                has_called = True
-                try:
-                    called[0]()
-                except Exception as error:
-                    self._fail(descriptor, called, error)
-            elif descriptor == self._trio:
-                is_for_trio = True
+        if later:
+            if self._newcomers_number in later:
+                has_called = self._call_newcomers() or has_called
+            later_calls = self._later_calls
+            for descriptor in dict.fromkeys(later):
+                if (called := later_calls.get(descriptor)) is not None:
+                    has_called = True
+                    try:
+                        called[0]()
+                    except Exception as error:
+                        self._fail(descriptor, called, error)
+                elif descriptor == self._trio:
+                    is_for_trio = True
         if has_called:
             self.has_called = True
             for call in self._last_calls:
@@ -229,7 +235,7 @@ class Poller:
         self.burst = 0
         return is_for_trio
 
-    def _put_off(self, ready: Events, later: list[int]) -> None:
+    def _put_off(self, ready: Iterable[tuple[int, int]], later: list[int]) -> None:
         """Who was not called yet, as the time is over. Those that are called behind all others are so now."""
         for event in ready:
             if event[0] in self._calls:

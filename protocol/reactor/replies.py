@@ -77,7 +77,7 @@ class Replies:
             self.end_burst()
 
     def _deliver(self) -> None:
-        while self._ready or self._last:  # a last call may end what others wait for
+        while True:
             while self._ready:
                 ready, self._ready = self._ready, []
                 self.left = len(ready)
@@ -87,7 +87,9 @@ class Replies:
                         answered.deliver()
                     except Exception as error:
                         self._fail(answered.fail, error)
-            last, self._last = self._last, []
+            if not self._last:
+                return
+            last, self._last = self._last, []  # which may end what others wait for
             for call, failed in last:
                 try:
                     call()
