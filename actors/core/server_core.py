@@ -24,7 +24,7 @@ from actors.lifecycle.snapshots import LoadSnapshot
 from actors.lifecycle.table import ModelTable
 from actors.metrics.custom import CustomMetrics
 from actors.metrics.statistics import BatchWatcher, VersionSnapshot
-from actors.model.request_counts import RequestCount, RequestCounts
+from actors.model.request_counts import RequestCounts
 from actors.model.servable import Servable
 from actors.model.submission import Submission, refused, submit_and_wait
 from backends.devices.devices import Devices
@@ -366,8 +366,8 @@ class ServerCore:
         count = submission.accepted
         assert count is not None
         count.waiting -= 1
-        if not count.waiting:
-            self._answered_last(count)
+        if self._is_stopping and not count.waiting:
+            self._stop_if_done()
 
     async def infer_stream(self, request: InferenceRequest, respond: Respond) -> bool:
         manager = self._taking(request)
@@ -385,8 +385,8 @@ class ServerCore:
             return await call
         finally:
             count.waiting -= 1
-            if not count.waiting:
-                self._answered_last(count)
+            if self._is_stopping and not count.waiting:
+                self._stop_if_done()
 
     def _taking(self, request: InferenceRequest) -> ModelManager:
         """The models, if they take this request: none is taken before they are loaded, and while the server stops only
@@ -412,12 +412,6 @@ class ServerCore:
     async def _stream_leased(self, residence: Residence, request: InferenceRequest, respond: Respond) -> bool:
         async with residence.lease(request):
             return await self._find(request.model_name, request.model_version).infer_stream(request, respond)
-
-    def _answered_last(self, count: RequestCount) -> None:
-        """No request to this version is in flight any more."""
-        self._accepted.remove(count)
-        if self._is_stopping:
-            self._stop_if_done()
 
     def cancel(self, name: str, request_id: str, version: int = LATEST_VERSION) -> int:
         found = self.in_flight.cancel(name, request_id, version)

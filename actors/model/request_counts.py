@@ -17,9 +17,13 @@ class RequestCount(msgspec.Struct, eq=False):
     waiting: int = 0
 
 
+# So many at most are kept for versions that have none in flight.
+MOST_KEPT = 64
+
+
 class RequestCounts:
-    """Of versions with none nothing is kept. A request is counted from `begin` on; whoever ends it takes one off its
-    count, and calls `remove` where that leaves none."""
+    """A request is counted from `begin` on; whoever ends it takes one off its count. A count of none is kept for the
+    next request, until there are too many."""
 
     __slots__ = ("_counts",)
 
@@ -30,20 +34,20 @@ class RequestCounts:
         key = (name, version)
         found = self._counts.get(key)
         if found is None:
+            if len(self._counts) >= MOST_KEPT:
+                self._counts = {key: count for key, count in self._counts.items() if count.waiting}
             found = self._counts[key] = RequestCount(name, version)
         found.waiting += 1
         return found
-
-    def remove(self, count: RequestCount) -> None:
-        del self._counts[count.name, count.version]
 
     def of_model(self, name: str) -> int:
         """Of all versions that were asked for by this name."""
         return sum(count.waiting for count in self._counts.values() if count.name == name)
 
     def by_version(self) -> dict[tuple[str, int], int]:
-        return {key: count.waiting for key, count in self._counts.items()}
+        """Of those that have any."""
+        return {key: count.waiting for key, count in self._counts.items() if count.waiting}
 
     def __bool__(self) -> bool:
         """Whether there are any."""
-        return bool(self._counts)
+        return any(count.waiting for count in self._counts.values())
