@@ -201,9 +201,10 @@ class BatchRunner:
         if running.traces:
             self.trace(begin_compute, running.traces, started)
             self.trace(tell_batch, running.traces, self.name, sum(item.batch_size for item in running.batch))
-        watcher = partial(self.notices.cancelled, running.batch)
-        for item in running.batch:
-            item.watcher = watcher
+        if running.result is None:  # else there is nothing to be told of a caller that goes
+            watcher = partial(self.notices.cancelled, running.batch)
+            for item in running.batch:
+                item.watcher = watcher
         self.executing += 1
 
     def _end(self, running: RunningBatch, result: BatchResult | Exception | None) -> None:

@@ -106,11 +106,10 @@ class ModelEntry:
     def ready_versions(self) -> tuple[int, ...]:
         return tuple(sorted(v.version for v in self.versions.values() if v.state is ModelState.READY))
 
-    @property
     def latest(self) -> Servable | None:
-        """The ready one with the highest number."""
+        """The ready one with the highest number. Asked for each request, for which a property takes longer."""
         found, highest = None, -1
-        for version in self.versions.values():  # asked for each request
+        for version in self.versions.values():
             if version.version > highest and version.state is _READY:
                 found, highest = version.model, version.version
         return found
@@ -282,7 +281,7 @@ class ModelTable:
         if entry is None or not (entry.versions or entry.failure):
             raise NotFound(f"Request for unknown model: '{shown_name(name)}' is not found")
         if version == LATEST_VERSION:
-            latest = entry.latest
+            latest = entry.latest()
             if latest is None and entry.evicted:
                 return entry.evicted[max(entry.evicted)]
             if latest is None:

@@ -192,8 +192,10 @@ class SchedulerLoop(abc.ABC):
         edge = last.replies if isinstance(last, PendingReply) else None  # mostly that of all of them
         if edge is not None:
             edge.begin_burst()
+        each_reply = iter(replies)  # a strict `zip` takes as long as many a reply
         try:
-            for item, reply in zip(items, replies, strict=True):
+            for item in items:
+                reply = next(each_reply)
                 if not item.is_cancelled:
                     try:
                         item.reply.send_nowait(reply)

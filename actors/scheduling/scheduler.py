@@ -175,7 +175,7 @@ class Scheduler(SchedulerLoop):
             self._note(error, "nothing was learned of a batch")
 
     def _count(self, done: BatchDone, now: float) -> None:
-        self.statistics.count_batch(done, now=now)
+        self.statistics.count_batch(done, now)
         for item in done.batch:
             if item.request.charge is not None:
                 self._charge(done)
@@ -236,7 +236,7 @@ class Scheduler(SchedulerLoop):
             self._fail_waiting(self._no_instance())
 
     def _assign(self, now: float) -> None:
-        while self._idle:
+        while self._idle and self.policy.waiting:
             batch = self.policy.next_batch(now)
             if batch is None:
                 return

@@ -191,7 +191,7 @@ class AdaptiveBatchingPolicy(DynamicBatchingPolicy):
         self._tuning.arrived(item.batch_size, item.arrival)
         return super().add(item)
 
-    def next_batch(self, now: float, *, is_ahead: bool = False) -> Batch | None:
+    def next_batch(self, now: float, is_ahead: bool = False) -> Batch | None:
         setting = self._tuning.setting(now)
         self._delay = setting.delay
         self._max_batch_size = setting.limit

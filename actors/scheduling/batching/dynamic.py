@@ -6,7 +6,7 @@ Plain and synchronous, as all policies (`actors.scheduling.batching.policy`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from actors.mail.messages import QueuedRequest, ShapeKey
 from actors.metrics.statistics import FlushReason
@@ -97,17 +97,15 @@ class DynamicBatchingPolicy:
         if line is not None and line.discard(item):
             self._removed(item.shape_key, line, (item,))
 
-    def next_batch(self, now: float, *, is_ahead: bool = False) -> Batch | None:
+    def next_batch(self, now: float, is_ahead: bool = False) -> Batch | None:
         if not is_ahead:
             self._form_at = math.inf
-        lines = list(self._lines.items())
-        if len(lines) > 1:
-            if self._delay or is_ahead:
-                lines.sort(key=_place)
-            else:  # whichever is first goes
-                lines = [min(lines, key=_place)]
+        lines: Iterable[tuple[ShapeKey, BatchLine]] = self._lines.items()
+        if len(self._lines) > 1:
+            # Without a delay, whichever is first goes.
+            lines = sorted(lines, key=_place) if self._delay or is_ahead else (min(lines, key=_place),)
         for key, line in lines:
-            length, reason = self._ready(line, now, is_ahead=is_ahead)
+            length, reason = self._ready(line, now, is_ahead)
             if reason is not None:
                 batch = line.take(length)
                 self._removed(key, line, batch)
@@ -153,7 +151,7 @@ class DynamicBatchingPolicy:
     def renewed(self) -> DynamicBatchingPolicy:
         return DynamicBatchingPolicy(self._config, max_batch_size=self._config_max_batch_size)
 
-    def _ready(self, line: BatchLine, now: float, *, is_ahead: bool) -> tuple[int, FlushReason | None]:
+    def _ready(self, line: BatchLine, now: float, is_ahead: bool) -> tuple[int, FlushReason | None]:
         """How many requests of the line go now, and why; None to wait."""
         total = length = preferred_length = 0
         is_full = False
