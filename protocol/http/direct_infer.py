@@ -229,9 +229,7 @@ class DirectInference:
         templates = self._app.templates
         name, version, length = head.model_name, head.model_version, head.header_length
         try:
-            decoded = templates.find(
-                data, length, model_name=name, model_version=version, start=start
-            ) or templates.decode(
+            decoded = templates.find(data, length, name, version, start) or templates.decode(
                 memoryview(data)[start:],
                 length,
                 model_name=name,

@@ -303,7 +303,9 @@ def encode_infer_response(
     if encoding.is_all_binary and not (response.id or response.parameters or encoding.elsewhere):
         described, parts = [], []
         for tensor in response.outputs:
-            data = tensor.data if type(tensor.data) is bytes else flat(tensor.data)
+            data = tensor.data
+            if type(data) is not bytes:
+                data = flat(data)
             described.append((tensor.name, tensor.datatype, tensor.shape, len(data)))
             parts.append(data)
         write = _usual_text if len(described) <= _MOST_OUTPUTS_KEPT else _text

@@ -30,7 +30,7 @@ class RequestTemplate:
     priority: int
     timeout_microseconds: int
 
-    def decode(self, view: memoryview, position: int, *, model_name: str, model_version: int) -> DecodedRequest:
+    def decode(self, view: memoryview, position: int, model_name: str, model_version: int) -> DecodedRequest:
         """The request whose data begins at this position."""
         inputs: list[Tensor] = []
         for name, datatype, shape, size in self.inputs:
@@ -61,7 +61,7 @@ class RequestTemplates:
         self._known: dict[bytes, RequestTemplate] = {}
 
     def find(
-        self, body: Buffer, header_length: int | None, *, model_name: str, model_version: int, start: int = 0
+        self, body: Buffer, header_length: int | None, model_name: str, model_version: int, start: int = 0
     ) -> DecodedRequest | None:
         """The request, whose JSON begins at `start`; None if no template matches."""
         if header_length is None or header_length > MAX_JSON:
@@ -73,7 +73,7 @@ class RequestTemplates:
         view = memoryview(body)
         if not view.readonly:
             view = view.toreadonly()
-        return template.decode(view, end, model_name=model_name, model_version=model_version)
+        return template.decode(view, end, model_name, model_version)
 
     def decode(
         self, body: Buffer, header_length: int | None, *, model_name: str, model_version: int, max_input_size: int

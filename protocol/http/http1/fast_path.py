@@ -221,7 +221,9 @@ class FastPath:
     def _send(self, reply: Reply) -> Sequence[Buffer]:
         """Send; returns what the kernel does not accept at once."""
         protocol, body, tail, request_id = self._protocol, reply.body, reply.tail, reply.request_id
-        length = len(body) + sum(map(len, tail))  # as `reply.length`, without its call
+        length = len(body)
+        for part in tail:  # as `reply.length`, for less
+            length += len(part)
         date = self._date.line()
         if protocol.closes:
             last = last_lines(request_id, date)
@@ -230,7 +232,7 @@ class FastPath:
             usual = usual_head(reply.status, reply.headers, length)
             protocol.state = _RESPONDING
             if length <= JOINED_SIZE:
-                data = b"".join((usual, request_id, b"\r\n", date, body, *tail))
+                data = b"".join([usual, request_id, b"\r\n", date, body, *tail])
                 sent = self._wire.send_at_once((data,))
                 return () if sent == len(data) else rest_of((data,), sent)
             head = b"".join((usual, request_id, b"\r\n", date))
@@ -265,20 +267,24 @@ class FastPath:
             head = self._head = self._find_head(data)
         if head is None or protocol.served + 1 >= protocol.max_requests:
             return False
-        if len(data) < head.size <= RECEIVE_SIZE:  # many clients send head and body one after the other
-            if head.account is not None and head.is_refused:  # before the body is waited for
-                return False
-            protocol.buffer = data
-            protocol.state = _BEGUN
-            return True
         if len(data) != head.size:
-            return False
+            return self._awaits_rest(head, data)
         self._request = self._direct.begin(head, data, self, len(head.data))
         if self._request is None:
             return False
         protocol.buffer = b""
         protocol.state = _READ
         protocol.served += 1
+        return True
+
+    def _awaits_rest(self, head: DirectHead, data: bytes) -> bool:
+        """Whether the rest of a request is to come here: many clients send head and body one after the other."""
+        if not len(data) < head.size <= RECEIVE_SIZE:
+            return False
+        if head.account is not None and head.is_refused:  # before the body is waited for
+            return False
+        self._protocol.buffer = data
+        self._protocol.state = _BEGUN
         return True
 
     def _find_head(self, data: bytes) -> DirectHead | None:
