@@ -21,11 +21,13 @@ STREAM_MEMORY = 8192
 
 
 class RequestMemory:
-    """The account of one server; `limit` and `held` are in bytes. `rooms` is where large bodies are received."""
+    """The account of one server, or of an edge process, by `holder` in the texts of errors; `limit` and `held` are in
+    bytes. `rooms` is where large bodies are received."""
 
-    __slots__ = ("held", "limit", "rooms")
+    __slots__ = ("_holder", "held", "limit", "rooms")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, holder: str = "the server") -> None:
+        self._holder = holder
         self.limit = limit
         self.held = 0
         self.rooms = BodyRooms()
@@ -45,11 +47,11 @@ class RequestMemory:
         """The error for a request that holds `size` bytes, which is too large itself or one too many."""
         if size > self.limit:
             return PayloadTooLarge(
-                f"the request of {size} bytes is larger than the {self.limit} bytes that the server holds for all "
+                f"the request of {size} bytes is larger than the {self.limit} bytes that {self._holder} holds for all "
                 "requests. Use --max-request-memory to increase the limit."
             )
         return Overloaded(
-            f"the requests in flight hold the {self.limit} bytes that the server has for all of them. "
+            f"the requests in flight hold the {self.limit} bytes that {self._holder} has for all of them. "
             "Use --max-request-memory to increase the limit."
         )
 

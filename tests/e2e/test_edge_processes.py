@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import trustme
+from tritonclient.utils import InferenceServerException
 
 from tests.e2e.client import Client
 from tests.e2e.edge_processes import READY, Asking, edges_of, metric
@@ -104,6 +105,15 @@ def test_ten_megabytes_both_ways(server: ServerProcess) -> None:
     for protocol in ("http", "grpc"):
         with Client(protocol, server.addresses[protocol]) as client:
             np.testing.assert_array_equal(client.infer("echo", {"IN": tensor})["OUT"], tensor)
+
+
+def test_a_message_larger_than_an_edges_share_is_told_whose_limit_it_is(models: Path) -> None:
+    with (
+        ServerProcess("--edge-processes=2", "--max-request-memory=4000000", repository=models) as server,
+        Client("grpc", server.addresses["grpc"]) as client,
+        pytest.raises(InferenceServerException, match="than the 1000000 bytes that each edge process holds"),
+    ):
+        client.infer("echo", {"IN": np.zeros(500_000, np.float32)})
 
 
 def test_bodies_in_chunks_and_behind_100_continue(server: ServerProcess) -> None:

@@ -81,7 +81,7 @@ class EdgeProgram:
         self._limits = LimitCounter()
         self._failures = CallbackFailures()
         self._connections = OpenConnections()
-        self._memory = RequestMemory(start.memory)
+        self._memory = RequestMemory(start.memory, "each edge process")
         self._lag = LoopLag()
         self._core = LinkedCore(linked, failures=self._failures)
         self._tracing = Tracing(self._core)

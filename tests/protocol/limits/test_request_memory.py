@@ -35,8 +35,9 @@ def test_one_request_too_many_is_told_to_come_again() -> None:
 
 
 def test_a_request_that_never_fits_is_too_large() -> None:
-    memory = RequestMemory(100)
+    memory = RequestMemory(100, "each edge process")
     with RequestShare(memory) as share:
         share.take(60)
-        with pytest.raises(PayloadTooLarge, match="the request of 101 bytes is larger than the 100 bytes"):
+        text = "the request of 101 bytes is larger than the 100 bytes that each edge process holds"
+        with pytest.raises(PayloadTooLarge, match=text):
             share.take(41)
