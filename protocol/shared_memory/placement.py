@@ -139,8 +139,9 @@ class PlacedRequest(msgspec.Struct, eq=False, frozen=True):
 
     def deliver_at_once(self, response: InferenceResponse) -> InferenceResponse | None:
         """As `deliver`; None where that needs a thread, and nothing has been done."""
-        if any(map(self._takes_thread, response.outputs)):
-            return None
+        for tensor in response.outputs:
+            if self._takes_thread(tensor):
+                return None
         return msgspec.structs.replace(response, outputs=[self._delivered(tensor) for tensor in response.outputs])
 
     def _takes_thread(self, tensor: Tensor) -> bool:

@@ -60,15 +60,15 @@ def mapped(client: ClientSegment) -> Iterator[Segment]:
 @pytest.fixture
 def truncated_after_a_look(client: ClientSegment, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     """Tells how far the client truncates its segment as soon as its size was looked at."""
-    fstat = os.fstat
+    lseek = os.lseek
 
     def to(left: int) -> None:
-        def look(descriptor: int) -> os.stat_result:
-            status = fstat(descriptor)
+        def look(descriptor: int, position: int, whence: int) -> int:
+            found = lseek(descriptor, position, whence)
             client.truncate(left)
-            return status
+            return found
 
-        monkeypatch.setattr(os, "fstat", look)
+        monkeypatch.setattr(os, "lseek", look)
 
     yield to
     monkeypatch.undo()
