@@ -12,7 +12,7 @@ from h2.exceptions import FrameDataMissingError, InvalidSettingsValueError
 from h2.settings import SettingCodes
 
 from protocol.http2.flow_control import DEFAULT_WINDOW, LARGEST_WINDOW
-from protocol.http2.frames import DEFAULT_MAX_FRAME_SIZE
+from protocol.http2.frames import DEFAULT_MAX_FRAME_SIZE, MAX_FRAME_SIZE
 from protocol.http2.h2_connection import MAX_SETTINGS_IN_FRAME, TooManySettingsError
 from protocol.messages import Buffer
 
@@ -31,7 +31,8 @@ def pack_settings(settings: dict[SettingCodes, int]) -> bytes:
 
 
 class ClientSettings:
-    """In bytes. What else a client sets is checked, and not kept."""
+    """In bytes; `max_frame_size` is that of the frames that we send, which are no larger than `MAX_FRAME_SIZE` either.
+    What else a client sets is checked, and not kept."""
 
     __slots__ = ("header_table_size", "initial_window_size", "max_frame_size")
 
@@ -59,4 +60,4 @@ class ClientSettings:
                 raise InvalidSettingsValueError(f"Setting {code} has invalid value {value}", error_code=error)
         self.header_table_size = settings.get(SettingCodes.HEADER_TABLE_SIZE, self.header_table_size)
         self.initial_window_size = settings.get(SettingCodes.INITIAL_WINDOW_SIZE, self.initial_window_size)
-        self.max_frame_size = settings.get(SettingCodes.MAX_FRAME_SIZE, self.max_frame_size)
+        self.max_frame_size = min(settings.get(SettingCodes.MAX_FRAME_SIZE, self.max_frame_size), MAX_FRAME_SIZE)

@@ -169,20 +169,22 @@ class ServerConnection(FrameSender):
                 self._streams.check_gone(stream_id)
             self.give_back(size)
             return
-        has_ended = bool(flags & END_STREAM)
-        if stream.receive_window is None and not (has_ended and size <= self._stream_window):
-            stream.receive_window = ReceiveWindow(self._stream_window)
-        if stream.receive_window is not None:
-            stream.receive_window.consume(size)
+        has_ended = flags & END_STREAM != 0
+        window = stream.receive_window
+        if window is None and not (has_ended and size <= self._stream_window):
+            window = stream.receive_window = ReceiveWindow(self._stream_window)
+        if window is not None:
+            window.consume(size)
+        happened = self._events
         if has_ended:
             stream.has_ended = True
             if stream.is_answered:
                 del self._streams[stream_id]
-            last = self._events[-1] if self._events else None
+            last = happened[-1] if happened else None
             if type(last) is events.RequestReceived and last.stream_id == stream_id:
                 last.data, last.flow_controlled_length, last.stream_ended = data, size, True
                 return
-        self._events.append(events.DataReceived(stream_id, data, size, has_ended))
+        happened.append(events.DataReceived(stream_id, data, size, has_ended))
 
     def _on_headers(self, flags: int, stream_id: int, payload: Buffer) -> None:
         if not stream_id:
@@ -212,7 +214,8 @@ class ServerConnection(FrameSender):
             self._on_header_block(stream_id, block.flags, b"".join(block.parts))
 
     def _on_header_block(self, stream_id: int, flags: int, block: bytes) -> None:
-        if stream_id > self._streams.highest_id:
+        streams = self._streams
+        if stream_id > streams.highest_id:
             if not stream_id & 1:
                 raise ProtocolError(f"Stream {stream_id} is not a client's")
             request = self.request_headers.kept.get(block)
@@ -222,9 +225,9 @@ class ServerConnection(FrameSender):
                     request = self.request_headers.request(block)
                 except MalformedHeadersError:
                     is_malformed = True
-            self._streams.highest_id = stream_id
-            has_ended = bool(flags & END_STREAM)
-            self._streams[stream_id] = Stream(self.client_settings.initial_window_size, None, has_ended)
+            streams.highest_id = stream_id
+            has_ended = flags & END_STREAM != 0
+            streams[stream_id] = Stream(self.client_settings.initial_window_size, None, has_ended)
             if is_malformed:
                 self._reset(stream_id, ErrorCodes.PROTOCOL_ERROR)
                 return

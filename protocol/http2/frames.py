@@ -141,8 +141,9 @@ class FrameReader:
                 if self._padding and self.under_way is None:
                     data, position = self._before_padding(data[position:]), 0
         end = len(data)
+        last = end - HEADER_SIZE  # where a frame may begin
         is_large = end > _SPLIT_ABOVE
-        while end - position >= HEADER_SIZE:
+        while position <= last:
             if most <= 0:
                 self._unread, self._position, self.has_more = data, position, True
                 return found, None

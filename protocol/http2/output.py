@@ -136,8 +136,10 @@ class FrameOutput:
     def write(self) -> None:
         """As `flush`, at the end of a burst of work."""
         self._writes_soon = False
-        if self._h2.output:
-            self._writer.put_last(self._h2.data_to_send())
+        h2 = self._h2
+        if h2.output:
+            output, h2.output = h2.output, []  # as `data_to_send`, without its call
+            self._writer.put_last(output)
 
     def end_burst(self) -> None:
         """A burst of received frames was handled: return flow-control credit, and write replies to control frames."""

@@ -250,9 +250,12 @@ class Http2Reader:
                 self.take(room[:count])
                 if count > len(room) and not self.has_failed:  # the frame that filled the room has left nothing
                     self.take(bytes(behind[: count - len(room)]))
-        if not (self.is_lost or self.has_failed):
-            self._out.end_burst()
-        if self.is_lost or self.has_failed or self._h2.has_frames_left or not self._out.is_heard:
+        if self.is_lost or self.has_failed:
+            self._unpark()
+            return
+        out = self._out
+        out.end_burst()
+        if self._h2.has_frames_left or not out.is_heard:
             self._unpark()
 
     def _room(self) -> memoryview | None:

@@ -21,7 +21,6 @@ from protocol.http2.frames import (
     END_STREAM,
     GOAWAY,
     HEADERS,
-    MAX_FRAME_SIZE,
     PING,
     RST_STREAM,
     SETTINGS,
@@ -134,7 +133,7 @@ class FrameSender:
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_answered:
             raise StreamClosedError(stream_id)
-        if size > min(stream.window, self._window, self.client_settings.max_frame_size, MAX_FRAME_SIZE):
+        if size > stream.window or size > self._window or size > self.client_settings.max_frame_size:
             return False
         if headers:
             self.send_headers(stream_id, headers)
@@ -158,7 +157,7 @@ class FrameSender:
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_answered:
             raise StreamClosedError(stream_id)
-        if size > min(stream.window, self._window, self.client_settings.max_frame_size, MAX_FRAME_SIZE):
+        if size > stream.window or size > self._window or size > self.client_settings.max_frame_size:
             return False
         blocks = self.response_headers
         first = blocks.kept.get(headers) or blocks.encode(headers)
@@ -201,7 +200,7 @@ class FrameSender:
     def sendable(self, stream_id: int) -> int:
         """How many bytes a DATA frame may have now; 0, or less, where the client has to open a window first."""
         stream = self._streams.unanswered(stream_id)
-        return min(stream.window, self._window, self.client_settings.max_frame_size, MAX_FRAME_SIZE)
+        return min(stream.window, self._window, self.client_settings.max_frame_size)
 
     def acknowledge_received_data(self, size: int, stream_id: int) -> None:
         """Return flow-control credit for received data, to the stream and the connection (WINDOW_UPDATE)."""

@@ -61,7 +61,7 @@ class Writer:
     def put_last(self, data: Sequence[Buffer]) -> None:
         """As `put`, at the end of a burst: all queued bytes are written at once, as far as the kernel takes them."""
         self._output += data
-        self.backlog += sum(map(len, data))
+        self.backlog += len(data[0]) if len(data) == 1 else sum(map(len, data))
         if not self._is_writing:
             if len(self._output) > 1 and self.backlog <= _JOINED_SIZE:
                 self._output = [b"".join(self._output)]

@@ -10,6 +10,7 @@ from h2.exceptions import FrameDataMissingError, InvalidSettingsValueError
 from h2.settings import SettingCodes
 
 from protocol.http2.client_settings import ClientSettings, pack_settings
+from protocol.http2.frames import MAX_FRAME_SIZE
 from protocol.http2.h2_connection import TooManySettingsError
 
 
@@ -19,6 +20,12 @@ def test_what_matters_is_kept() -> None:
     settings.update(pack_settings({SettingCodes.MAX_FRAME_SIZE: 20_000, SettingCodes.HEADER_TABLE_SIZE: 2**32 - 1}))
     assert (settings.initial_window_size, settings.max_frame_size) == (7, 20_000)
     assert settings.header_table_size == 2**32 - 1
+
+
+def test_larger_frames_than_ours_are_of_no_use() -> None:
+    settings = ClientSettings()
+    settings.update(pack_settings({SettingCodes.MAX_FRAME_SIZE: 2**24 - 1}))
+    assert settings.max_frame_size == MAX_FRAME_SIZE
 
 
 @pytest.mark.parametrize(
