@@ -5,6 +5,7 @@ Source: "gRPC over HTTP2", section Length-Prefixed-Message.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -13,6 +14,7 @@ from protocol.limits.body_rooms import BodyRooms
 from protocol.messages import Buffer
 
 PREFIX_LENGTH = 5
+_unpack_prefix = struct.Struct(">BI").unpack_from
 
 # A serialized message, whole or in parts.
 Message: TypeAlias = bytes | Sequence[Buffer]
@@ -167,7 +169,7 @@ def whole_message(data: Buffer, max_message_size: int) -> bytes | memoryview | N
     """The message in the bytes, if they are exactly one of no more than that size, and not compressed: a copy of a
     small one, which costs less than a view of it."""
     size = len(data) - PREFIX_LENGTH
-    if size < 0 or data[0] or int.from_bytes(data[1:PREFIX_LENGTH], "big") != size or size > max_message_size:
+    if size < 0 or size > max_message_size or _unpack_prefix(data) != (0, size):
         return None
     if size <= _COPIED_SIZE and type(data) is bytes:
         return data[PREFIX_LENGTH:]

@@ -250,27 +250,36 @@ def encode_response(response: InferenceResponse, is_final: bool | None = None) -
         InvalidArgument: it would be larger than gRPC's limit.
     """
     parts: list[Buffer] = [b""]
+    size = 0  # of what may be long
     if response.id:
         request_id = response.id.encode()
         parts += (field_start(_RESPONSE_ID, len(request_id)), request_id)
+        size = len(request_id)
     outputs: list[tuple[str, DataType, Sequence[int]]] = []
     for tensor in response.outputs:
         outputs.append((tensor.name, tensor.datatype, tensor.shape))
-        data = tensor.data if type(tensor.data) is bytes else flat(tensor.data)
-        parts += (field_start(_RAW_OUTPUT_CONTENTS, len(data)), data)
+        data = tensor.data
+        if type(data) is not bytes:
+            data = flat(data)
+        length = len(data)
+        parts += (field_start(_RAW_OUTPUT_CONTENTS, length), data)
+        size += length
     if response.parameters:
         parts[0] = _response_start(
             response.model_name, response.model_version, tuple(outputs), is_final, tuple(response.parameters.items())
         )
+        size += len(parts[0])
     else:
         start = _usual_start if len(outputs) <= _MOST_OUTPUTS_KEPT else _response_start
         parts[0] = start(response.model_name, response.model_version, tuple(outputs), is_final)
+    if size < COPY_UP_TO:
+        return [b"".join(parts)]
     size = sum(map(len, parts))
     if size > MAX_RESPONSE_SIZE:
         raise InvalidArgument(
             f"Response has byte size {size} which exceeds gRPC's byte size limit {MAX_RESPONSE_SIZE}."
         )
-    return [b"".join(parts)] if size < COPY_UP_TO else parts
+    return parts
 
 
 def encode_stream_response(response: InferenceResponse) -> list[Buffer]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from protocol.grpc.codec.infer import (
     COPY_UP_TO,
@@ -24,7 +25,7 @@ from protocol.grpc.codec.infer import (
 )
 from protocol.grpc.codec.long_contents import LongContents, has_long_contents
 from protocol.grpc.codec.wire import top_level_fields
-from protocol.messages import Buffer, InferenceRequest, Tensor
+from protocol.messages import Buffer, Tensor
 from protocol.shared_memory.placement import MemoryReference
 
 _ID = 3  # field numbers
@@ -62,7 +63,10 @@ ReadRequest: TypeAlias = WireRequest | MatchedRequest
 class RequestTemplate:
     """Made of a request that is right."""
 
-    __slots__ = ("_decoded", "_gaps", "_has_id", "_head", "_inputs", "_raw", "_raw_size", "_tail", "names")
+    __slots__ = (
+        *("_datatypes", "_decoded", "_gaps", "_has_id", "_head", "_input_names", "_raw", "_raw_size", "_shapes"),
+        *("_tail", "names"),
+    )
 
     def __init__(
         self,
@@ -74,15 +78,18 @@ class RequestTemplate:
     ) -> None:
         self.names = names
         self._decoded = decoded
-        self._inputs = [(tensor.name, tensor.datatype, tensor.shape) for tensor in decoded.request.inputs]
-        for tensor in decoded.request.inputs:
+        inputs = decoded.request.inputs
+        self._input_names = [tensor.name for tensor in inputs]
+        self._datatypes = [tensor.datatype for tensor in inputs]
+        self._shapes = [tensor.shape for tensor in inputs]
+        for tensor in inputs:
             tensor.data = b""
-        self._gaps = [b""] * len(self._inputs)  # for a request that has no data itself
+        self._gaps = [b""] * len(inputs)  # for a request that has no data itself
         self._head = head  # up to the id's length, where there is one
         self._has_id = tail is not None
         self._tail = tail or b""
-        self._raw = raw  # what stands before each tensor's data, and the data's size
         self._raw_size = sum(len(start) + size for start, size in raw)
+        self._raw = _from_the_end(raw)
 
     def match(self, data: Buffer) -> MatchedRequest | None:
         """The request in these bytes, or None if they do not match."""
@@ -105,12 +112,10 @@ class RequestTemplate:
         if len(data) - position != self._raw_size:
             return None
         raw: list[Buffer] = []
-        for before, size in self._raw:
-            start = position + len(before)
-            if data[position:start] != before:
+        for before, where_before, where in self._raw:
+            if data[where_before] != before:
                 return None
-            position = start + size
-            raw.append(data[start:position])
+            raw.append(data[where])
         return MatchedRequest(self, request_id, raw)
 
     def decode(self, request_id: str, raw: Sequence[Buffer]) -> DecodedRequest:
@@ -118,29 +123,14 @@ class RequestTemplate:
         known, placement = decoded.request, decoded.placement
         if placement is not None and placement.inputs:
             raw = self._with_gaps(raw, placement.inputs) if raw else self._gaps
-        inputs: list[Tensor] = []
-        for (name, datatype, shape), data in zip(self._inputs, raw, strict=True):
-            inputs.append(Tensor(name, datatype, shape, data))
-        request = InferenceRequest(
-            known.model_name,
-            inputs,
-            known.model_version,
-            request_id,
-            known.requested_outputs,
-            dict(known.parameters),
-            known.sequence_id,
-            known.sequence_start,
-            known.sequence_end,
-            known.priority,
-            known.timeout_microseconds,
-            template=self,
-        )
+        inputs = [*map(Tensor, self._input_names, self._datatypes, self._shapes, raw)]
+        request = replace(known, inputs=inputs, id=request_id, parameters=dict(known.parameters), template=self)
         return DecodedRequest(request, placement, decoded.wants_empty_final)
 
     def _with_gaps(self, raw: Sequence[Buffer], placed: Mapping[int, MemoryReference]) -> list[Buffer]:
         """No data yet for the inputs that are elsewhere."""
         data_of = iter(raw)
-        return [b"" if position in placed else next(data_of) for position in range(len(self._inputs))]
+        return [b"" if position in placed else next(data_of) for position in range(len(self._gaps))]
 
 
 class _ModelTemplates:
@@ -207,6 +197,19 @@ class RequestTemplates:
         if template is not None:
             known.templates.insert(0, template)
             del known.templates[_MAX_TEMPLATES_PER_MODEL:]
+
+
+def _from_the_end(raw: Sequence[tuple[bytes, int]]) -> list[tuple[bytes, slice, slice]]:
+    """What stands before each tensor's data, and where that and the data are: counted from a message's end, since an id
+    moves its beginning."""
+    found: list[tuple[bytes, slice, slice]] = []
+    end = 0
+    for before, size in reversed(raw):
+        start = end - size
+        where = slice(start, end or None) if size else slice(0, 0)
+        end = start - len(before)
+        found.append((before, slice(end, start or None), where))
+    return found[::-1]
 
 
 def _model_key(data: Buffer) -> bytes:

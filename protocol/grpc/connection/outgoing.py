@@ -99,7 +99,7 @@ class Outgoing(FrameOutput):
     def send_response(self, stream_id: int, message: Sequence[Buffer], replies: Replies, request_id: bytes) -> bool:
         """Send a complete successful response, of one message, to a call whose client has half-closed; written with all
         replies of the same burst. False, and nothing is done, where it would have to wait for the client."""
-        size = sum(map(len, message))
+        size = len(message[0]) if len(message) == 1 else sum(map(len, message))
         parts = (b"\0" + size.to_bytes(4, "big"), *message)
         size += PREFIX_LENGTH
         try:

@@ -98,9 +98,13 @@ class DirectInfer:
 
     def __init__(self, services: EdgeServices, templates: RequestTemplates, replies: Replies) -> None:
         self._services = services
+        self._trace = services.trace
+        self._ids = services.request_ids
+        self._core = services.core
         self._templates = templates
         self.replies = replies
         self._logs = services.access_log.is_on
+        self._measures = services.access_log.measures
 
     @classmethod
     def of(
@@ -127,10 +131,9 @@ class DirectInfer:
     ) -> DirectCall | None:
         """Submit the request of a call, whose `size` bytes are counted. None where only a task can read it, and nothing
         has been done: it is to be traced, cannot be decoded, or its inputs are to be copied by a thread."""
-        services = self._services
-        if services.trace.is_sampling:
+        if self._trace.is_sampling:
             return None
-        ids = services.request_ids
+        ids = self._ids
         call = DirectCall(self.replies, sink=sink, id=stream_id, head=head, size=size, deadline=deadline, ids=ids)
         try:
             decoded = self._templates.decode(self._templates.read(message), message)
@@ -144,9 +147,9 @@ class DirectInfer:
         request.origin = call
         if head.client is NO_IDS and not request.id:  # mostly
             call.request_id = ids.made.pop() if ids.made else ids.make()
-        if services.access_log.measures:
-            request.trace = call.record = services.access_log.begin()
-        call.submitted = services.core.submit(request, call, later=True)
+        if self._measures:
+            request.trace = call.record = self._services.access_log.begin()
+        call.submitted = self._core.submit(request, call, later=True)
         return call
 
     def _has_placed(self, call: DirectCall, request: InferenceRequest, placement: Placement) -> bool:

@@ -365,11 +365,11 @@ def test_a_stream_error_without_a_request() -> None:
 
 
 def test_a_response_over_grpcs_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(infer_codec, "MAX_RESPONSE_SIZE", 1000)
+    monkeypatch.setattr(infer_codec, "MAX_RESPONSE_SIZE", 100_000)
     with pytest.raises(
-        InvalidArgument, match=r"^Response has byte size 10\d\d which exceeds gRPC's byte size limit 1000\.$"
+        InvalidArgument, match=r"^Response has byte size 1000\d\d which exceeds gRPC's byte size limit 100000\.$"
     ):
-        encode_response(response_of(Tensor("x", DataType.UINT8, (1000,), bytes(1000))))
+        encode_response(response_of(Tensor("x", DataType.UINT8, (100_000,), bytes(100_000))))
 
 
 def test_a_response_parameter_that_grpc_cannot_carry() -> None:

@@ -84,6 +84,20 @@ def test_what_each_request_is_given_is_its_own() -> None:
     assert said(again) == usual(sent)
 
 
+@pytest.mark.parametrize("sizes", [(0,), (0, 8), (8, 0), (0, 0), (8, 0, 4)])
+def test_tensors_without_elements_have_no_data(sizes: tuple[int, ...]) -> None:
+    templates = RequestTemplates()
+    for request_id in ("1", "another"):
+        request = service_pb2.ModelInferRequest(model_name="m", id=request_id)
+        for place, size in enumerate(sizes):
+            request.inputs.add(name=f"x{place}", datatype="UINT8", shape=[size])
+            request.raw_input_contents.append(bytes(range(size)))
+        sent = request.SerializeToString()
+        decoded, is_known = read(templates, sent)
+        assert is_known == (request_id != "1")
+        assert said(decoded) == usual(sent)
+
+
 def test_an_id_that_is_no_text_is_refused_as_always() -> None:
     templates = RequestTemplates()
     sent = request_of(request_id="abc").SerializeToString()
