@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from backends.python.worker.trioton_worker.frames import DATATYPE_BYTES
 from backends.python.worker.trioton_worker.schemas import Schema, SchemaTensor
 from backends.python.worker.trioton_worker.tensors import Tensor as ModelTensor
-from backends.python.worker.trioton_worker.tensors import encoded_tensor, viewed_tensor
+from backends.python.worker.trioton_worker.tensors import encoded_tensor
 from protocol.errors import Internal
 from protocol.messages import InferenceRequest, Tensor, flat
 from protocol.tensors.shared_tensor import SharedTensor
@@ -32,7 +32,10 @@ LargeOutput: TypeAlias = tuple[Tensor, NDArray[Any]]
 def inputs_of(run: Sequence[InferenceRequest], schema: Schema) -> Iterable[list[ModelTensor]]:
     """The inputs of each request, in memory of their own: a model may write to them, and keep them."""
     if len(run) == 1:
-        return [[_alone(tensor, given) for tensor, given in zip(schema.tensors, run[0].inputs, strict=True)]]
+        alone: list[ModelTensor] = []
+        for tensor, given in zip(schema.tensors, run[0].inputs, strict=True):
+            alone.append(_alone(tensor, given))
+        return [alone]
     if not schema.tensors:
         return [[] for _ in run]
     columns = ([request.inputs[place] for request in run] for place in range(len(schema.tensors)))
@@ -44,7 +47,8 @@ def _column(tensor: SchemaTensor, given: Sequence[Tensor]) -> list[ModelTensor]:
     if tensor.number == DATATYPE_BYTES or tensor.size > _SMALL:
         return [_alone(tensor, each) for each in given]
     memory = bytearray().join([each.data for each in given])
-    _check_size(tensor, memory, len(given))
+    if len(memory) != tensor.size * len(given):
+        raise _wrong_size()
     name, number, shape = tensor.name, tensor.number, tensor.shape
     made: list[ModelTensor] = []
     for array in tensor.arrays(memory, -tensor.start, len(given), tensor.size):
@@ -67,13 +71,13 @@ def _alone(tensor: SchemaTensor, given: Tensor) -> ModelTensor:
         given.read_into(memory.data)
     else:
         memory = bytearray(given.data)
-    _check_size(tensor, memory, 1)
-    return viewed_tensor(tensor.name, tensor.number, tensor.shape, tensor.array(memory))
+    if len(memory) != tensor.size:
+        raise _wrong_size()
+    return tensor.view(memory)
 
 
-def _check_size(tensor: SchemaTensor, memory: bytearray | NDArray[np.uint8], count: int) -> None:
-    if len(memory) != tensor.size * count:
-        raise Internal("a tensor has not as many bytes as its datatype and shape need")
+def _wrong_size() -> Internal:
+    return Internal("a tensor has not as many bytes as its datatype and shape need")
 
 
 def settle(large: Sequence[LargeOutput]) -> None:

@@ -15,6 +15,8 @@ from backends.python.worker.trioton_worker.frames import FROM_WORKER, MAGIC, PRE
 # No frame is larger; a length beyond it is taken for garbage.
 MOST_BODY_BYTES = 1 << 33
 _MOST_META_BYTES = 1 << 28
+# To copy the parts of a smaller frame, and its tensors again, costs less than views of them.
+_COPIED_SIZE = 16384
 
 _PREFIX_SIZE = PREFIX.size
 _read_prefix = PREFIX.unpack_from
@@ -27,13 +29,13 @@ class BrokenFrame(Exception):
 
 
 class Frame(msgspec.Struct, eq=False):
-    """One frame of a worker, in views of what was received."""
+    """One frame of a worker, in views of what was received, or small copies of it."""
 
     kind: int
     column: memoryview
-    schemas: memoryview
-    head: memoryview
-    body: memoryview
+    schemas: bytes | memoryview
+    head: bytes | memoryview
+    body: bytes | memoryview
 
 
 def encode(kind: int, head: dict[str, Any]) -> bytes:
@@ -88,12 +90,13 @@ class FrameReader:
         self._position = end
         self.missing = _PREFIX_SIZE - behind
         view = memoryview(data)
+        parts = data if end - start <= _COPIED_SIZE else view
         return Frame(
             kind,
             view[column_start:schemas_start],
-            view[schemas_start:head_start],
-            view[head_start:head_end],
-            view[body_start:end],
+            parts[schemas_start:head_start],
+            parts[head_start:head_end],
+            parts[body_start:end],
         )
 
 

@@ -170,17 +170,17 @@ class SharedMemory(msgspec.Struct, eq=False, frozen=True):
 
 class TensorReader(msgspec.Struct, eq=False):
     """The tensors of a frame of a worker, one run after the other, in `memory`: `numbers` is its column, which is read
-    up to `position`, and `schemas` the texts of its schemas. They are views, but those of BYTES from where `is_shared`,
-    and all from what is not lent, are copies.
+    up to `position`, and `schemas` the texts of its schemas. They are parts of the memory, views of it if it is a view;
+    but those of BYTES from where `is_shared`, and all from what is not lent, are copies.
 
     Raises:
         BrokenFrame: anything points outside, or contradicts itself.
     """
 
     numbers: Sequence[int]
-    schemas: memoryview
+    schemas: bytes | memoryview
     known: Schemas
-    memory: memoryview
+    memory: bytes | memoryview
     position: int = 0
     is_shared: bool = False
     is_lent: bool = True

@@ -76,7 +76,7 @@ class WorkerLink:
         self.tags_of: Callable[[int], Tags] = lambda batch: {}
         self.tags_now: TagsNow = dict
         self._printed: deque[str] = deque(maxlen=TAIL_LINES)
-        self.logs = log.isEnabledFor  # whether the model's messages of a level are shown
+        self.logs = log.logger.isEnabledFor  # whether the model's messages of a level are shown
         self.is_attended = False
         self.channel = Channel(control, self.handlers, name, self.failures)
         self._attending = trio.Lock()

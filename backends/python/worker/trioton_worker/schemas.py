@@ -9,7 +9,7 @@ import numpy as np
 
 from .connection import encode_json
 from .frames import ALIGNMENT, DATATYPE_BYTES, LONGEST_KNOWN_SCHEMA, MOST_SCHEMAS, aligned
-from .tensors import CHEAP_COPY, Tensor, dtype_of, encoded_tensor, viewed_tensor
+from .tensors import CHEAP_COPY, Tensor, dtype_of, encoded_tensor
 
 # Name, datatype number and shape of each tensor.
 SchemaKey = Tuple[Tuple[str, int, Tuple[int, ...]], ...]
@@ -51,6 +51,16 @@ class SchemaTensor:
         if not self.size:
             return np.empty(self.shape, self.dtype)
         return np.ndarray(self.shape, self.dtype, memory, start)
+
+    def view(self, memory: Any, start: int = 0) -> Tensor:
+        """As `array`, but not of BYTES, the model's tensor."""
+        made = _new(Tensor)
+        made._name = self.name
+        made._number = self.number
+        made._shape = shape = self.shape
+        made._encoded = None
+        made._array = np.ndarray(shape, self.dtype, memory, start) if self.size else self.array(memory, start)
+        return made
 
 
 class Schema:
@@ -104,7 +114,7 @@ class Schema:
                 data = memoryview(memory)[start : start + size]
                 found.append(encoded_tensor(tensor.name, tensor.shape, data))
             else:
-                found.append(viewed_tensor(tensor.name, tensor.number, tensor.shape, tensor.array(memory, start)))
+                found.append(tensor.view(memory, start))
             start = aligned(start + size)
         return found, start
 

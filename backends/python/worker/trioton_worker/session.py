@@ -175,13 +175,9 @@ def close_session(closed: Session) -> None:
     _current.set(None)
 
 
-def enter_session(entered: Session) -> contextvars.Token[Session | None]:
-    """It is also the running thread's, until `leave_session`: one that works for several."""
-    return _current.set(entered)
-
-
-def leave_session(token: contextvars.Token[Session | None]) -> None:
-    _current.reset(token)
+# Make a session the running thread's too, until `leave_session` gets what this returns: of one that works for several.
+enter_session: Callable[[Session], contextvars.Token[Session | None]] = _current.set
+leave_session: Callable[[contextvars.Token[Session | None]], None] = _current.reset
 
 
 def session() -> Session | None:
