@@ -20,19 +20,26 @@ class FloodError(ProtocolError):
 
 class FloodLimits:
     """Counts what one peer sends. A limit is so many in a second. All methods raise FloodError where it is exceeded,
-    which ends the connection (see `reader.EventHandlers`)."""
+    which ends the connection (see `reader.EventHandlers`).
 
-    __slots__ = ("_control_frames", "_now", "_out", "_resets")
+    What was received at one time counts for that time, however long it takes to handle: else a server that is busy, and
+    handles less in a second than the limit is, would never come to it.
+
+    Attributes:
+        received_at: when bytes have come last, in seconds of Trio's clock.
+    """
+
+    __slots__ = ("_control_frames", "_out", "_resets", "received_at")
 
     def __init__(self, out: FrameOutput, *, max_control_frames: int, max_stream_resets: int) -> None:
         self._out = out
-        self._now = trio.lowlevel.current_clock().current_time
+        self.received_at = trio.current_time()
         self._control_frames = FloodGuard(max_control_frames)
         self._resets = FloodGuard(max_stream_resets)
 
     def count_control_frame(self) -> None:
         """One that carries nothing of a request, or one of a request too many."""
-        if not self._control_frames.passes(self._now()):
+        if not self._control_frames.passes(self.received_at):
             self.cut_off("max_control_frames", b"too many control frames")
 
     def count_window_updates(self, count: int) -> None:
@@ -44,7 +51,7 @@ class FloodLimits:
 
     def count_reset(self) -> None:
         """A request was given up by its client."""
-        if not self._resets.passes(self._now()):
+        if not self._resets.passes(self.received_at):
             self.cut_off("max_stream_resets", b"too many streams reset")
 
     def cut_off(self, limit: str, reason: bytes) -> None:

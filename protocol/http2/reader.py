@@ -21,6 +21,7 @@ from h2.exceptions import DenialOfServiceError, ProtocolError
 
 from protocol.http2.connection import ServerConnection
 from protocol.http2.events import Event
+from protocol.http2.flood_limits import FloodLimits
 from protocol.http2.output import FrameOutput
 from protocol.messages import Buffer
 from protocol.reactor.poller import Poller
@@ -75,6 +76,7 @@ class Http2Reader:
     """
 
     __slots__ = (
+        "_floods",
         "_frames",
         "_h2",
         "_is_new",
@@ -99,6 +101,7 @@ class Http2Reader:
         poller: Poller | None,
         out: FrameOutput,
         h2: ServerConnection,
+        floods: FloodLimits,
         owner: Owner,
         on_event: EventHandlers,
         *,
@@ -111,6 +114,7 @@ class Http2Reader:
         self._poller = poller
         self._out = out
         self._h2 = h2
+        self._floods = floods
         self._frames = h2.frames
         self._owner = owner
         self._on_event = on_event
@@ -155,8 +159,9 @@ class Http2Reader:
             if not data:
                 self.is_lost = True
                 return
+            now = self._floods.received_at = self._now()
             if self._on_received is not None:
-                self._on_received(self._now())
+                self._on_received(now)
         h2, end = self._h2, 0.0
         try:
             while True:

@@ -99,7 +99,14 @@ class Connection:
             events.IgnoredFrame: self._on_ignored_frame,
         }
         reader = Http2Reader(
-            self._wire, shared.poller, self._out, self._h2, self, on_event, on_received=self._lifetime.on_received
+            self._wire,
+            shared.poller,
+            self._out,
+            self._h2,
+            self._floods,
+            self,
+            on_event,
+            on_received=self._lifetime.on_received,
         )
         self._driver = ConnectionDriver(self._h2, reader, self._out, goodbye_seconds=GOODBYE_SECONDS)
 

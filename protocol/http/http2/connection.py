@@ -116,7 +116,7 @@ class Http2Connection:
             events.IgnoredFrame: self._on_ignored_frame,
         }
         poller = None if direct is None else direct.poller
-        reader = Http2Reader(wire, poller, self._out, self._h2, self, on_event)
+        reader = Http2Reader(wire, poller, self._out, self._h2, self._floods, self, on_event)
         self._driver = ConnectionDriver(self._h2, reader, self._out, goodbye_seconds=GOODBYE_SECONDS)
 
     @property

@@ -26,8 +26,9 @@ from hyperframe.frame import (
 )
 
 from protocol.grpc.call.receiving import CALL_MEMORY
+from protocol.grpc.connection.calls import Calls
 from protocol.grpc.settings import ConnectionLimits
-from protocol.http2 import h2_connection
+from protocol.http2 import events, h2_connection
 from tests.protocol.grpc.client import REQUEST_HEADERS, framed
 from tests.protocol.grpc.harness import DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, Peers, connected
 from tests.protocol.grpc.raw import Raw
@@ -109,6 +110,20 @@ async def test_rapid_reset(autojump_clock: trio.testing.MockClock) -> None:
         await client.read_to_end()
         assert [goaway.error_code for goaway in client.goaways] == [ErrorCodes.ENHANCE_YOUR_CALM]
         assert peers.counts == {"max_stream_resets": 1}
+
+
+async def test_a_rapid_reset_on_a_busy_machine(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which handles less of what came at one time, in a second, than the limit is."""
+    on_request = Calls.on_request
+
+    def handle_slowly(calls: Calls, event: events.RequestReceived) -> None:
+        autojump_clock.jump(0.02)
+        on_request(calls, event)
+
+    monkeypatch.setattr(Calls, "on_request", handle_slowly)
+    await test_rapid_reset(autojump_clock)
 
 
 async def test_resets_that_the_client_provokes(autojump_clock: trio.testing.MockClock) -> None:

@@ -8,6 +8,7 @@ import gc
 import json
 import secrets
 import struct
+import time
 from dataclasses import replace
 
 import h2.errors
@@ -23,6 +24,7 @@ import trio.testing
 from protocol.datatypes import DataType
 from protocol.http.server import HttpSettings
 from protocol.http.settings import ConnectionLimits
+from protocol.limits.flood import FloodGuard
 from tests.protocol.http.conftest import Serve, Served
 from tests.protocol.http.fake_core import FakeCore
 from tests.protocol.http.http2_client import Http2Client
@@ -135,6 +137,21 @@ async def ended_by(client: Http2Client) -> int:
         while await client.stream.receive_some():
             pass
     return code
+
+
+@pytest.mark.slow
+async def test_a_rapid_reset_on_a_busy_machine(
+    serve: Serve, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which handles less of what came at one time, in a second, than the limit is."""
+    passes = FloodGuard.passes
+
+    def pass_slowly(guard: FloodGuard, now: float) -> bool:
+        time.sleep(0.06)
+        return passes(guard, now)
+
+    monkeypatch.setattr(FloodGuard, "passes", pass_slowly)
+    await test_rapid_reset_ends_the_connection(serve, nursery)
 
 
 async def test_rapid_reset_ends_the_connection(serve: Serve, nursery: trio.Nursery) -> None:

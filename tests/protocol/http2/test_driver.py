@@ -16,6 +16,7 @@ from h2.events import ConnectionTerminated, Event, RemoteSettingsChanged
 from protocol.http2 import events
 from protocol.http2.connection import ServerConnection
 from protocol.http2.driver import ConnectionDriver
+from protocol.http2.flood_limits import FloodLimits
 from protocol.http2.frames import ACK, PING, frame
 from protocol.http2.output import FrameOutput
 from protocol.http2.reader import Http2Reader
@@ -48,7 +49,8 @@ class Owner:
         )
         kinds = (events.RemoteSettingsChanged, events.IgnoredFrame, events.WindowUpdated, events.PingAckReceived)
         on_event: dict[type[events.Event], Callable[[Any], None]] = dict.fromkeys(kinds, self.happened.append)
-        reader = Http2Reader(wire_over(stream), None, out, h2, self, on_event)
+        floods = FloodLimits(out, max_control_frames=100, max_stream_resets=100)
+        reader = Http2Reader(wire_over(stream), None, out, h2, floods, self, on_event)
         self.driver = ConnectionDriver(h2, reader, out, goodbye_seconds=GOODBYE_SECONDS)
 
     async def run(self, begun: bytes = b"") -> None:

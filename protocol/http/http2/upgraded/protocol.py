@@ -133,8 +133,9 @@ class UpgradedHttp2(H2Protocol):
             await self._handle_events(events)
 
     async def _handle_events(self, events: list[h2.events.Event]) -> None:
+        received_at = trio.current_time()  # of all, however long it takes to handle them
         for event in events:
-            if not self._is_bearable(event):
+            if not self._is_bearable(event, received_at):
                 self._has_failed = True
                 await self._end(ErrorCodes.ENHANCE_YOUR_CALM)
                 return
@@ -159,14 +160,14 @@ class UpgradedHttp2(H2Protocol):
                 await buffer.close()  # the sending task then finds the stream closed, and forgets it
         await super()._handle_events([event])
 
-    def _is_bearable(self, event: h2.events.Event) -> bool:
+    def _is_bearable(self, event: h2.events.Event, received_at: float) -> bool:
         if isinstance(event, h2.events.StreamReset):
             guard, name = self._resets, "max_stream_resets"
         elif self._is_control(event):
             guard, name = self._control_frames, "max_control_frames"
         else:
             return True
-        if guard.passes(trio.current_time()):
+        if guard.passes(received_at):
             return True
         self.on_limit(name)
         return False
