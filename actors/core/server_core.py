@@ -322,7 +322,7 @@ class ServerCore:
                 manager = self._taking(request)
             model = manager.table.find(request.model_name, request.model_version)
             if manager.residence is None:
-                submission = model.submit(request, reply_to, later=later)
+                submission = model.submit(request, reply_to, later)
             else:
                 submission = manager.residence.submit(request, reply_to, self._run_leased)
         except ServerError as error:

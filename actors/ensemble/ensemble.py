@@ -117,7 +117,7 @@ class Ensemble(RunningVersion):
         self._accepts = False
         self._end_if_drained()
 
-    def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> Submission:
+    def submit(self, request: InferenceRequest, reply_to: ReplyChannel, later: bool = False) -> Submission:
         if self.predecessor is not None and (before := self._where_it_began(request)) is not None:
             return before.submit(request, reply_to)
         if self.is_decoupled:

@@ -189,7 +189,7 @@ class Model(RunningVersion):
         """How many instances are alive. Implements `actors.model.call_waits.CalledModel`, with `name` and `source`."""
         return self._scheduler.live_count
 
-    def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> Submission:
+    def submit(self, request: InferenceRequest, reply_to: ReplyChannel, later: bool = False) -> Submission:
         if self.predecessor is not None and (before := self._where_it_began(request)) is not None:
             return before.submit(request, reply_to)
         if self.is_decoupled:
@@ -203,7 +203,7 @@ class Model(RunningVersion):
         ):
             return self._defer(request, reply_to)
         try:
-            return self._queue(request, reply_to, later=later)
+            return self._queue(request, reply_to, later)
         except StoppedAccepting as refusal:
             return self._pass_on(request, reply_to, refusal)
         except ServerError as error:
@@ -250,7 +250,6 @@ class Model(RunningVersion):
         self,
         request: InferenceRequest,
         reply_to: ReplyChannel,
-        *,
         later: bool = False,
         waiting: WaitingResponses | None = None,
     ) -> QueuedSubmission:

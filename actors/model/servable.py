@@ -100,7 +100,7 @@ class Servable(ComposingModel, Protocol):
 
     # Requests.
 
-    def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> Submission:
+    def submit(self, request: InferenceRequest, reply_to: ReplyChannel, later: bool = False) -> Submission:
         """As `protocol.core.InferenceCore.submit`."""
 
     def flush(self) -> None:

@@ -114,7 +114,7 @@ class TrafficSplit(ModelVersion):
     def drain(self, *, lets_sequences_end: bool = False) -> None:
         self._drained.set()
 
-    def submit(self, request: InferenceRequest, reply_to: ReplyChannel, *, later: bool = False) -> Submission:
+    def submit(self, request: InferenceRequest, reply_to: ReplyChannel, later: bool = False) -> Submission:
         try:
             target, forwarded = self._route(request)
             servable = self._find(target.model, target.version)
