@@ -136,6 +136,12 @@ class DirectInference:
     def __init__(self, app: HttpApp) -> None:
         self._app = app
         self._services = app.services
+        # Asked for each request.
+        self._memory = app.services.memory
+        self._trace = app.services.trace
+        self._templates = app.templates
+        self._request_ids = app.services.request_ids
+        self._access_log = app.services.access_log
         self.poller = the_poller()
         self.keys = app.services.access.keys
         self.failures = app.services.failures
@@ -206,7 +212,7 @@ class DirectInference:
 
     def hold(self, size: int) -> bool:
         """Count bytes of a body as they arrive; False where there is no memory for them, and nothing is counted."""
-        memory = self._services.memory
+        memory = self._memory
         if size > memory.limit - memory.held:
             return False
         memory.held += size
@@ -214,19 +220,18 @@ class DirectInference:
 
     def release(self, size: int) -> None:
         """What `hold` has counted is released, or counted by `begin` or by a task from now on."""
-        self._services.memory.held -= size
+        self._memory.held -= size
 
     def begin(self, head: DirectHead, data: Buffer, sink: ReplySink, start: int = 0) -> DirectRequest | None:
         """Submit a request, whose body begins at `start`; None where only a task can read it, and nothing has been
         done: it is to be traced, uses shared memory, cannot be decoded, or there is no memory for its body, or no
         quota."""
-        services = self._services
-        memory, size = services.memory, len(data) - start
-        if size > memory.limit - memory.held or services.trace.is_sampling:
+        memory, size = self._memory, len(data) - start
+        if size > memory.limit - memory.held or self._trace.is_sampling:
             return None
         if head.account is not None and head.is_refused:
             return None
-        templates = self._app.templates
+        templates = self._templates
         name, version, length = head.model_name, head.model_version, head.header_length
         try:
             decoded = templates.find(data, length, name, version, start) or templates.decode(
@@ -242,7 +247,7 @@ class DirectInference:
                 put_sequence_id(decoded.request, head.sequence_id)
         except ServerError:
             return None
-        inference, ids = decoded.request, services.request_ids
+        inference, ids = decoded.request, self._request_ids
         request_id = b""
         if head.client is NO_IDS and not inference.id:  # mostly
             request_id = ids.made.pop() if ids.made else ids.make()
@@ -257,9 +262,9 @@ class DirectInference:
         )
         if head.account is not None:
             request.charge = inference.charge = head.account.admit(name, size)
-        if services.access_log.measures:
-            inference.trace = request.record = services.access_log.begin()
-        request.submitted = services.core.submit(inference, request, later=True)
+        if self._access_log.measures:
+            inference.trace = request.record = self._access_log.begin()
+        request.submitted = self._services.core.submit(inference, request, later=True)
         memory.held += size
         return request
 
@@ -313,7 +318,7 @@ class DirectInference:
 
     def name_refusal(self, reply: Reply, headers: Mapping[bytes, bytes]) -> None:
         """Give the reply to a request that is refused by its head the id that this says, or one that is made."""
-        name_reply(reply, self._services.request_ids.of(ClientIds.of(headers)))
+        name_reply(reply, self._request_ids.of(ClientIds.of(headers)))
 
     def note_refused_head(self, error: ServerError, status: int | str, peer: str, head: Head | None = None) -> None:
         """Log that a request is refused by what is known of it when its head has come, or a part of that."""
@@ -327,7 +332,7 @@ class DirectInference:
                 request.started_ns = _started_ns(request)
             else:
                 self._log_access(request)
-        self._services.memory.held -= request.size
+        self._memory.held -= request.size
         submitted, request.submitted = request.submitted, None  # as `let_go` does
         if request.charge is not None:
             request.charge.end()
@@ -363,7 +368,7 @@ class DirectInference:
         if self._logs:
             request.status = request.status or CLIENT_CLOSED
             self._log_access(request)
-        self._services.memory.held -= request.size
+        self._memory.held -= request.size
         if request.charge is not None:
             request.charge.end()
         request.let_go().give_up()
@@ -381,12 +386,12 @@ class DirectInference:
             client = NO_IDS if head is None else ClientIds.of(head.headers)
             tags = call_tags(client.request_id, client, "")
             ended = Ended("http", method, path, status, tags, client=peer, error=error.message)
-            self._services.access_log.end(None, True, lambda: ended)
+            self._access_log.end(None, True, lambda: ended)
 
     def _log_access(self, request: DirectRequest) -> None:
         """Write the line of a request that has ended, if it is to have one."""
         is_failed = request.status == 0 or request.status >= FIRST_ERROR
-        self._services.access_log.end(request.record, is_failed, partial(self._ended, request))
+        self._access_log.end(request.record, is_failed, partial(self._ended, request))
 
     def _ended(self, request: DirectRequest) -> Ended:
         head, reply = request.head, request.reply

@@ -301,7 +301,8 @@ def encode_infer_response(
         Internal: an output's data is not what its shape says.
     """
     if encoding.is_all_binary and not (response.id or response.parameters or encoding.elsewhere):
-        described, parts = [], []
+        described = []
+        parts: list[Buffer] = [b""]  # the JSON's place
         for tensor in response.outputs:
             data = tensor.data
             if type(data) is not bytes:
@@ -309,8 +310,8 @@ def encode_infer_response(
             described.append((tensor.name, tensor.datatype, tensor.shape, len(data)))
             parts.append(data)
         write = _usual_text if len(described) <= _MOST_OUTPUTS_KEPT else _text
-        text, headers = write(response.model_name, response.model_version, tuple(described))
-        return headers, [text, *parts]
+        parts[0], headers = write(response.model_name, response.model_version, tuple(described))
+        return headers, parts
     outputs: list[OutputBody] = []
     parts = []
     for tensor in response.outputs:

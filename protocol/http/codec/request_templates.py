@@ -67,7 +67,8 @@ class RequestTemplates:
         if header_length is None or header_length > MAX_JSON:
             return None
         end = start + header_length
-        template = self._known.get(bytes(body[start:end]))
+        text = body[start:end]
+        template = self._known.get(text if type(text) is bytes else bytes(text))
         if template is None or len(body) - end != template.data_size:
             return None
         view = memoryview(body)

@@ -98,7 +98,7 @@ def encode_at_once(response: InferenceResponse, encoding: OutputEncoding, accept
     if not encoding.is_all_binary and _json_size(response, encoding) > JSON_SLICED_ABOVE:
         return None
     headers, parts = encode_infer_response(response, encoding)
-    reply = Reply(200, headers, parts[0], parts[1:])
+    reply = Reply(200, headers, parts.pop(0), parts)
     return reply if accepted is None or _coding(reply, accepted) == IDENTITY else None
 
 
