@@ -206,6 +206,22 @@ class HttpApp:
             if isinstance(exchange, MeasuredExchange):
                 self._log_access(exchange, record, request, origin, failure, arrival_ns)
 
+    async def end_unread(self, exchange: Exchange, error: ServerError | None, arrival_ns: int) -> None:
+        """Refuse a request that has come at that time and is not whole, and log it; without an error its client has
+        left."""
+        if self.services.access_log.is_on:
+            exchange = MeasuredExchange(exchange)
+        origin = CallOrigin(
+            self.services.request_ids, ClientIds.of(exchange.headers), partial(self._key_name, exchange)
+        )
+        record = self.services.access_log.begin()
+        try:
+            if error is not None:
+                await self._refuse(self._error_reply(error, exchange, None, origin), exchange)
+        finally:
+            if isinstance(exchange, MeasuredExchange):
+                self._log_access(exchange, record, None, origin, error, arrival_ns)
+
     def _log_access(
         self,
         exchange: MeasuredExchange,

@@ -10,7 +10,8 @@ cancels it there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -55,7 +56,8 @@ class HeadReply(Reply):
 @dataclass(frozen=True, slots=True)
 class RelayApp:
     """`memory` counts responses that are read whole; `on_limit` is told of limits that refuse something. `body_timeout`
-    and `linger` are as in `HttpSettings`; `routes` are those of the core's edge."""
+    and `linger` are as in `HttpSettings`; `routes` are those of the core's edge. `end_unheard` ends requests that the
+    core has not heard of, as `HttpApp.end_unread` does; without it they are refused, and no log tells of them."""
 
     upstreams: Upstreams
     memory: RequestMemory
@@ -63,19 +65,25 @@ class RelayApp:
     body_timeout: float
     linger: float
     routes: RouteTable
+    end_unheard: Callable[[Exchange, ServerError | None, int], Awaitable[None]] | None = None
 
     async def __call__(self, exchange: Exchange) -> None:
+        arrival_ns = time.monotonic_ns()
+        lease = Lease(self.upstreams, exchange.peer)
         try:
-            with Lease(self.upstreams, exchange.peer) as lease:
+            with lease:
                 await self._relay(exchange, lease)
         except ClientGone:
-            return
+            if self.end_unheard is not None and not lease.was_taken:
+                await self.end_unheard(exchange, None, arrival_ns)
         except NoResponse as error:
             logger.debug("a request was not answered by the core: %s", error)
             if not exchange.has_started:  # else the client sees that the response was cut off
                 await self._refuse(exchange, _not_answered())
         except ServerError as error:
-            if not exchange.has_started:
+            if self.end_unheard is not None and not lease.was_taken:
+                await self.end_unheard(exchange, error, arrival_ns)
+            elif not exchange.has_started:
                 await self._refuse(exchange, error)
 
     async def reply_to(self, exchange: Exchange, body: Buffer) -> Reply | None:

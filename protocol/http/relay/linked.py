@@ -50,7 +50,7 @@ class LinkedApp:
     ) -> None:
         self._linked = linked
         self._services = linked.services
-        self._relay = relay
+        self._relay = replace(relay, end_unheard=HttpApp(linked.services, settings, relay.routes).end_unread)
         self._keeps_responses = keeps_responses
         own: dict[Handler, Handler] = {
             infer_or_job: partial(self._charged, self._infer),

@@ -117,9 +117,14 @@ class Upstream:
 
 
 class Lease:
-    """The connection of one request: `take` it within a `with` block, at whose end it is given back, if not before."""
+    """The connection of one request: `take` it within a `with` block, at whose end it is given back, if not before.
+
+    Attributes:
+        was_taken: there was one, so that the core may have heard of the request.
+    """
 
     def __init__(self, upstreams: Upstreams, client: str) -> None:
+        self.was_taken = False
         self._upstreams = upstreams
         self._client = client
         self._upstream: Upstream | None = None
@@ -136,6 +141,7 @@ class Lease:
     async def take(self, method: str, purpose: Purpose = Purpose.ANSWER) -> Upstream:
         """As `Upstreams.take`, for a request with that method."""
         self._upstream = upstream = await self._upstreams.take(self._client, purpose)
+        self.was_taken = True
         self._is_upload = purpose is Purpose.UPLOAD
         upstream.begin(method)
         return upstream

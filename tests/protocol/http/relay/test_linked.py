@@ -240,3 +240,22 @@ async def test_what_the_core_answers_is_neither_charged_nor_logged_here(relays: 
         content = output_with(shared_memory_region="there", shared_memory_byte_size=16)
         assert await keyed.ask("alice", content) == 404
         assert (keyed.used("alice"), keyed.lines, linked.requests) == ((0, 0, 0), [], [])
+
+
+@pytest.mark.parametrize("rest", [b"transfer-encoding: chunked\r\n\r\nzz\r\n", b"content-length: 9\r\n\r\n{"])
+async def test_what_the_core_never_hears_of_is_logged_here(relays: Relays, linked: FakeCore, rest: bytes) -> None:
+    """A request to be relayed whose body is malformed, or does not come whole."""
+    async with Keyed(relays, linked) as keyed:
+        async with await trio.open_tcp_stream("127.0.0.1", keyed.edge.port) as client:
+            await client.send_all(b"POST /v2/repository/index HTTP/1.1\r\nhost: here\r\n" + rest)
+            await client.send_eof()
+            answer = b"".join([each async for each in client])
+        (line,) = keyed.lines
+        if rest.startswith(b"transfer"):
+            assert b" 400 " in answer
+            assert f"x-request-id: {line['request_id']}\r\n".encode() in answer
+            assert (line["status"], line["cancelled"]) == (400, False)
+            assert "the size of a chunk is no hexadecimal number" in line["error"]
+        else:
+            assert (answer, line["status"], line["cancelled"]) == (b"", 499, True)
+        assert (line["path"], line["key"], keyed.edge.clients) == ("/v2/repository/index", "anonymous", [])
