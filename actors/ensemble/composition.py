@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from actors.ensemble.graph import EnsembleGraph
 from actors.ensemble.validation import check_composition
@@ -20,8 +21,58 @@ from repository.model_config import EnsembleStep, ModelConfig
 logger = logging.getLogger("trioton.ensemble")
 
 
+@dataclass(frozen=True, slots=True)
+class Composing:
+    """The models of an ensemble's steps, as they are now: one configuration for each step, and which steps' models take
+    tensors where they lie on a device."""
+
+    configs: tuple[ModelConfig, ...]
+    on_device: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """What is made of an ensemble and its models. `config` is marked decoupled if a step is; `writers` are the steps
+    that write outputs of the ensemble."""
+
+    config: ModelConfig
+    graph: EnsembleGraph
+    writers: tuple[EnsembleStep, ...]
+
+
+def find_composing(config: ModelConfig, find: FindModel) -> Composing:
+    """Raises InvalidArgument for a model that does not serve."""
+    assert config.ensemble_scheduling is not None
+    models: dict[tuple[str, int], tuple[ModelConfig, bool]] = {}
+    found: list[tuple[ModelConfig, bool]] = []
+    for step in config.ensemble_scheduling.step:
+        model = models.get((step.model_name, step.model_version))
+        if model is None:
+            model = models[step.model_name, step.model_version] = _find_step(config, step, find)
+        found.append(model)
+    return Composing(
+        tuple(model for model, _ in found),
+        frozenset(index for index, (_, is_on_device) in enumerate(found) if is_on_device),
+    )
+
+
+def compose(config: ModelConfig, composing: Composing) -> Composed:
+    """Judge an ensemble with its models, and make its graph: some 0.1 ms for each step, so for a thread.
+
+    Raises:
+        InvalidArgument: the ensemble and the models of its steps do not fit each other.
+    """
+    assert config.ensemble_scheduling is not None
+    config = check_composition(config, composing.configs)
+    graph = EnsembleGraph(config, composing.configs, on_device=composing.on_device)
+    outputs = {output.name for output in config.output}
+    writers = (step for step in config.ensemble_scheduling.step if not outputs.isdisjoint(step.output_map.values()))
+    return Composed(config, graph, tuple(writers))
+
+
 class Composition:
-    """The ensemble of a valid configuration.
+    """The ensemble of a valid configuration. `composing` and `composed` are its models and what `compose` has made of
+    them, if it was called before.
 
     `config` is marked decoupled if a step is. `labels` are those of the ensemble's own label files, and where an output
     has none, those of the composing model that it comes from. `failure` is why the ensemble cannot serve since a
@@ -31,16 +82,24 @@ class Composition:
         InvalidArgument: the ensemble and the models of its steps do not fit each other.
     """
 
-    def __init__(self, config: ModelConfig, find: FindModel, labels: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        find: FindModel,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        *,
+        composing: Composing | None = None,
+        composed: Composed | None = None,
+    ) -> None:
         assert config.ensemble_scheduling is not None
         self.find = find
         self.failure: ServerError | None = None
         self._steps = config.ensemble_scheduling.step
         self._own_labels = dict(labels or {})
         self._left_out: set[str] = set()
-        self._composing = self._find_all(config)
-        self.config = check_composition(config, self._composing)
-        self.graph = self._graph(self.config, self._composing)
+        self._composing = composing or find_composing(config, find)
+        composed = composed or compose(config, self._composing)
+        self.config, self.graph, self._writers = composed.config, composed.graph, composed.writers
         self.labels: dict[str, Sequence[str]] = {}
         self._take_labels()
 
@@ -86,51 +145,42 @@ class Composition:
         """A composing model was replaced: use its new configuration, or note in `failure` why that is impossible.
         Requests in flight go on as they began."""
         try:
-            composing = self._find_all(self.config)
+            composing = find_composing(self.config, self.find)
             if composing != self._composing:
-                if check_composition(self.config, composing).is_decoupled != self.config.is_decoupled:
+                if check_composition(self.config, composing.configs).is_decoupled != self.config.is_decoupled:
                     raise InvalidArgument(
                         f"ensemble '{self.config.name}' has become decoupled with a composing model, load it again"
                     )
-                self.graph = self._graph(self.config, composing)
+                self.graph = EnsembleGraph(self.config, composing.configs, on_device=composing.on_device)
                 self._composing = composing
             self._take_labels()
             self.failure = None
         except ServerError as error:
             self.failure = Unavailable(f"ensemble '{self.config.name}' does not fit its composing models: {error}")
 
-    def _graph(self, config: ModelConfig, composing: Sequence[ModelConfig]) -> EnsembleGraph:
-        on_device = {
-            index
-            for index, step in enumerate(self._steps)
-            if self.find(step.model_name, step.model_version).takes_device_tensors
-        }
-        return EnsembleGraph(config, composing, on_device=on_device)
-
-    def _find_all(self, config: ModelConfig) -> list[ModelConfig]:
-        return [self._find_step(config, step) for step in self._steps]
-
-    def _find_step(self, config: ModelConfig, step: EnsembleStep) -> ModelConfig:
-        try:
-            return self.find(step.model_name, step.model_version).config
-        except ServerError as error:
-            if step.model_version == LATEST_VERSION or not isinstance(error, NotFound):
-                raise InvalidArgument(
-                    f"ensemble '{config.name}' depends on '{step.model_name}' which has no loaded version."
-                ) from None
-            hint = " (-1 is the latest; where model_version is left out it is 0)" if step.model_version == 0 else ""
-            raise InvalidArgument(
-                f"ensemble '{config.name}' depends on '{step.model_name}' whose required version {step.model_version} "
-                f"is not loaded.{hint}"
-            ) from None
-
     def _take_labels(self) -> None:
         """In place, since the model of the ensemble reports this very mapping."""
         self.labels.clear()
         wanted = {output.name for output in self.config.output}
-        for step in self._steps:
+        for step in self._writers:
             labels = self.find(step.model_name, step.model_version).labels
             for output, tensor in step.output_map.items():
                 if tensor in wanted and output in labels:
                     self.labels.setdefault(tensor, labels[output])
         self.labels.update(self._own_labels)
+
+
+def _find_step(config: ModelConfig, step: EnsembleStep, find: FindModel) -> tuple[ModelConfig, bool]:
+    try:
+        model = find(step.model_name, step.model_version)
+        return model.config, model.takes_device_tensors
+    except ServerError as error:
+        if step.model_version == LATEST_VERSION or not isinstance(error, NotFound):
+            raise InvalidArgument(
+                f"ensemble '{config.name}' depends on '{step.model_name}' which has no loaded version."
+            ) from None
+        hint = " (-1 is the latest; where model_version is left out it is 0)" if step.model_version == 0 else ""
+        raise InvalidArgument(
+            f"ensemble '{config.name}' depends on '{step.model_name}' whose required version {step.model_version} "
+            f"is not loaded.{hint}"
+        ) from None

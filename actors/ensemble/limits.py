@@ -29,7 +29,7 @@ class EnsembleLimits:
     def __init__(self, config: ModelConfig) -> None:
         assert config.ensemble_scheduling is not None
         self.max_requests = config.ensemble_scheduling.max_inflight_requests
-        self._slots = [trio.Semaphore(self.max_requests) for _ in config.ensemble_scheduling.step]
+        self._slots: dict[int, trio.Semaphore] = {}  # of a step when it runs first: there may be thousands of steps
         self._budget = ByteBudget(max_inflight_bytes(config) or math.inf, self._wake)
         self._waiting: dict[Pass, trio.Event] = {}
         self._requests = PassOwner(PassKind())
@@ -93,7 +93,9 @@ class EnsembleLimits:
         """
         if node.step is None or not self.max_requests:
             return
-        slots = self._slots[node.step.index]
+        slots = self._slots.get(node.step.index)
+        if slots is None:
+            slots = self._slots[node.step.index] = trio.Semaphore(self.max_requests)
         try:
             slots.acquire_nowait()  # unlike acquire it is no checkpoint
         except trio.WouldBlock:

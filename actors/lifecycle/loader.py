@@ -19,7 +19,7 @@ import trio
 
 from actors.cache.entry import KEY_BYTES, version_key
 from actors.cache.response_cache import ResponseCache, VersionCache
-from actors.ensemble.composition import Composition
+from actors.ensemble.composition import Composed, Composing, Composition, compose, find_composing
 from actors.ensemble.ensemble import Ensemble
 from actors.instance.rate_limiter import ModelLimits, RateLimiter
 from actors.lifecycle.agents import ModelAgents
@@ -199,14 +199,27 @@ class ModelLoader:
         self, directory: ModelDirectory, config: ModelConfig, find: FindServable
     ) -> tuple[Servable, ...]:
         config = normalise(config, gpus=NO_GPUS, backend_default_cpu_count=1, backend_prefers_gpu=False)
-        validate(config)
+        await self._in_thread(validate, config)
         available = await trio.to_thread.run_sync(version_directories, directory)
         versions = select_versions(config.version_policy, available, model=directory.name)
         labels = await trio.to_thread.run_sync(read_labels, directory, config)
         texts = await _text_models(directory, config, versions, self.text_defaults)
+        composing, composed = await self._compose(config, find)
         return tuple(
-            self._ensemble(Composition(config, find, labels), version, texts.get(version)) for version in versions
+            self._ensemble(
+                Composition(config, find, labels, composing=composing, composed=composed), version, texts.get(version)
+            )
+            for version in versions
         )
+
+    async def _compose(self, config: ModelConfig, find: FindServable) -> tuple[Composing, Composed]:
+        """Of the models as they are when it ends."""
+        composing = find_composing(config, find)
+        while True:
+            composed = await self._in_thread(compose, config, composing)
+            before, composing = composing, find_composing(config, find)
+            if composing == before:
+                return composing, composed
 
     def _ensemble(self, composition: Composition, version: int, text: TextModel | None) -> Ensemble:
         config = composition.config

@@ -226,7 +226,7 @@ async def check(seed: int) -> None:
                 calls.start_soon(call)
         await wait_all_tasks_blocked()
         assert made.limits.held_bytes == 0
-        assert all(slot.value == made.limits.max_requests for slot in made.limits._slots)
+        assert all(slot.value == made.limits.max_requests for slot in made.limits._slots.values())
         assert not made.running_count
         assert all(model.running == 0 for model in composing.values())
         counted = made.statistics.frozen("e", 1).inference_stats

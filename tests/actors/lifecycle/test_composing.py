@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from collections.abc import Awaitable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from actors.core.server_core import ControlMode, ServerCore
+from actors.ensemble.composition import Composed, Composing, compose
+from actors.lifecycle import loader
 from protocol.core import LoadParameters
 from protocol.errors import InvalidArgument, NotFound, ServerError, Unavailable
 from protocol.messages import InferenceRequest
+from repository.model_config import ModelConfig
 from tests.actors.core.test_server_core import PBTXT, add_model, running
 from tests.actors.ensemble.ensembles import step
 from tests.actors.fakes import fake_backend, tensor
@@ -90,6 +94,52 @@ async def test_it_appears_everywhere_as_other_models_do(tmp_path: Path) -> None:
                     "e", [ask("e").inputs[0].__class__("X", ask("e").inputs[0].datatype, (1, 2), bytes(8))]
                 )
             )
+
+
+async def test_what_takes_long_with_many_steps_is_done_in_a_thread_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_model(tmp_path, "a")
+    directory = add_ensemble(tmp_path, "e", "a", versions=(2, 5))
+    (directory / "config.pbtxt").write_text(chain("a") + " version_policy { all {} }")
+    done: list[tuple[str, bool]] = []
+
+    def noted(name: str) -> None:
+        function = getattr(loader, name)
+
+        def call(config: ModelConfig, *arguments: Any, **options: Any) -> Any:
+            if config.name == "e":
+                done.append((name, threading.current_thread() is threading.main_thread()))
+            return function(config, *arguments, **options)
+
+        monkeypatch.setattr(loader, name, call)
+
+    noted("validate")
+    noted("compose")
+    async with running(tmp_path) as core:
+        assert await states(core) == {"a": "READY", "e": "READY"}
+    assert done == [("validate", False), ("compose", False)]
+
+
+async def test_a_model_that_is_replaced_while_its_ensemble_is_composed_counts_as_it_is_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_model(tmp_path, "a")
+    add_ensemble(tmp_path, "e", "a")
+    seen: list[int] = []
+    async with running(tmp_path, mode=ControlMode.EXPLICIT, load=["a"]) as core:
+        smaller = LoadParameters(json.dumps({**core.model_config("a"), "max_batch_size": 5}))
+
+        def composed(config: ModelConfig, composing: Composing) -> Composed:
+            seen.append(composing.configs[0].max_batch_size)
+            if len(seen) == 1:
+                trio.from_thread.run(core.load_model, "a", smaller)
+            return compose(config, composing)
+
+        monkeypatch.setattr(loader, "compose", composed)
+        before = core.model_config("a")["max_batch_size"]
+        await core.load_model("e")
+        assert seen == [before, 5]
 
 
 async def test_two_versions_of_an_ensemble_are_labelled_by_their_own(tmp_path: Path) -> None:
