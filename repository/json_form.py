@@ -14,6 +14,7 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from protocol.errors import InvalidArgument
+from repository.long_texts import LongTexts
 from repository.model_config import ModelConfig
 from repository.protobuf_form import config_from_message, new_message, set_fields
 from repository.schema_names import nearest_field
@@ -59,10 +60,10 @@ def from_json_form(text: str | bytes, *, what: str = OVERRIDE_ERROR) -> ModelCon
         raise InvalidArgument(f"{what}: nested too deeply") from None
     if not isinstance(data, dict):
         raise InvalidArgument(f"{what}: expected a JSON object, got {_json_type(data)}")
-    message = new_message()
+    message, texts = new_message(), LongTexts()
     try:
-        json_format.ParseDict(_prepare(data, cast(Descriptor, message.DESCRIPTOR), ""), message)
-        return config_from_message(message)
+        json_format.ParseDict(_prepare(data, cast(Descriptor, message.DESCRIPTOR), "", texts), message)
+        return config_from_message(message, texts)
     except json_format.ParseError as exc:
         raise InvalidArgument(f"{what}: {str(exc).rstrip('.')}") from None
     except InvalidArgument as exc:
@@ -85,8 +86,8 @@ def _stringify(value: Any, path: Path) -> None:
             value[key] = str(value[key])
 
 
-def _prepare(data: Any, descriptor: Descriptor, path: str) -> dict[str, Any]:
-    """The same JSON object with fields by their proto names and enum names in upper case.
+def _prepare(data: Any, descriptor: Descriptor, path: str, texts: LongTexts) -> dict[str, Any]:
+    """The same JSON object with fields by their proto names, enum names in upper case, and long texts left out.
 
     Raises InvalidArgument for what is no object or not in the schema, naming its path; values are left to protobuf.
     """
@@ -102,11 +103,11 @@ def _prepare(data: Any, descriptor: Descriptor, path: str) -> dict[str, Any]:
             raise InvalidArgument(f"unknown field '{where}'{hint}")
         if field.name in prepared:
             raise InvalidArgument(f"field '{where}' is given twice")
-        prepared[field.name] = _prepare_field(value, field, where)
+        prepared[field.name] = _prepare_field(value, field, where, texts)
     return prepared
 
 
-def _prepare_field(value: Any, field: FieldDescriptor, path: str) -> Any:
+def _prepare_field(value: Any, field: FieldDescriptor, path: str, texts: LongTexts) -> Any:
     message = field.message_type
     if value is None:  # JSON's way to leave a field unset
         return None
@@ -114,17 +115,19 @@ def _prepare_field(value: Any, field: FieldDescriptor, path: str) -> Any:
         if not isinstance(value, dict):
             raise InvalidArgument(f"expected an object at '{path}', got {_json_type(value)}")
         values = message.fields_by_name["value"]
-        return {key: _prepare_value(item, values, f"{path}.{key}") for key, item in value.items()}
+        return {key: _prepare_value(item, values, f"{path}.{key}", texts) for key, item in value.items()}
     if isinstance(value, list):
-        return [_prepare_value(item, field, f"{path}[{index}]") for index, item in enumerate(value)]
-    return _prepare_value(value, field, path)
+        return [_prepare_value(item, field, f"{path}[{index}]", texts) for index, item in enumerate(value)]
+    return _prepare_value(value, field, path, texts)
 
 
-def _prepare_value(value: Any, field: FieldDescriptor, path: str) -> Any:
+def _prepare_value(value: Any, field: FieldDescriptor, path: str, texts: LongTexts) -> Any:
     if field.message_type is not None:
-        return _prepare(value, field.message_type, path)
+        return _prepare(value, field.message_type, path, texts)
     if field.enum_type is not None and isinstance(value, str):
         return value.upper()
+    if field.type == FieldDescriptor.TYPE_STRING and isinstance(value, str):
+        return texts.left_out(value)
     return value
 
 

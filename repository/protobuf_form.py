@@ -15,6 +15,7 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from protocol.errors import InvalidArgument
 from protocol.proto import message_class
+from repository.long_texts import LongTexts
 from repository.model_config import ModelConfig
 
 # msgspec learns a type at its first use; models load in threads, and two that teach it at once crash the process.
@@ -26,13 +27,15 @@ def new_message() -> ProtobufMessage:
     return message_class("inference.ModelConfig")()
 
 
-def config_from_message(message: ProtobufMessage) -> ModelConfig:
-    """The typed value of a message.
+def config_from_message(message: ProtobufMessage, texts: LongTexts | None = None) -> ModelConfig:
+    """The typed value of a message, with `texts` that were left out of it.
 
     Raises:
         InvalidArgument: an enum field holds a number that has no name; the text says which.
     """
     fields = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    if texts:
+        fields = texts.put_back(fields)
     try:
         # Not strict: protobuf's JSON writes 64-bit integers, map keys and infinities as strings.
         return msgspec.convert(fields, ModelConfig, strict=False, str_keys=True)

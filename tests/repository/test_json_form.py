@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import msgspec
 import pytest
+from google.protobuf import json_format
+from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -213,3 +216,29 @@ def test_two_schedulers_are_refused() -> None:
 def test_the_words_before_the_reason_are_the_callers() -> None:
     with pytest.raises(InvalidArgument, match=r"^model 'm' completed wrongly: unknown field 'foo'$"):
         from_json_form('{"foo": 1}', what="model 'm' completed wrongly")
+
+
+def test_long_texts_are_read_without_a_search_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protobuf's, which holds the interpreter's lock for as long as the text is."""
+    shown: list[str] = []
+    parse = json_format.ParseDict
+
+    def parse_shown(fields: dict[str, Any], message: Message) -> Message:
+        shown.append(json.dumps(fields))
+        return parse(fields, message)
+
+    monkeypatch.setattr(json_format, "ParseDict", parse_shown)
+    long, other = "é" * 5000, "x" * 4097
+    fields = {"name": "m", "parameters": {"p": {"string_value": long}, "q": {"string_value": "short"}}}
+    config = from_json_form(json.dumps({**fields, "output": [{"name": other, "dims": [1], "data_type": "TYPE_FP32"}]}))
+    assert {key: value.string_value for key, value in config.parameters.items()} == {"p": long, "q": "short"}
+    assert config.output[0].name == other
+    assert long not in shown[0]
+    assert len(shown[0]) < 1000
+
+
+@pytest.mark.parametrize("half", [r"\ud800", r"\udc00", r"\ud800x", r"\udc00\ud800"])
+def test_half_of_a_surrogate_pair_is_refused_in_a_long_text(half: str) -> None:
+    padded = half + "x" * 5000
+    with pytest.raises(InvalidArgument, match="Invalid config override"):
+        from_json_form(f'{{"name": "m", "parameters": {{"p": {{"string_value": "{padded}"}}}}}}')
