@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from actors.ensemble.graph import EnsembleGraph
 from actors.ensemble.validation import check_composition
@@ -20,14 +21,21 @@ from repository.model_config import EnsembleStep, ModelConfig
 
 logger = logging.getLogger("trioton.ensemble")
 
+# A model as a step names it: its name and its version.
+ModelKey: TypeAlias = tuple[str, int]
+
 
 @dataclass(frozen=True, slots=True)
 class Composing:
-    """The models of an ensemble's steps, as they are now: one configuration for each step, and which steps' models take
-    tensors where they lie on a device."""
+    """The models of an ensemble's steps, as they are now: of each, however many steps have it, its configuration, and
+    whether it takes tensors where they lie on a device."""
 
-    configs: tuple[ModelConfig, ...]
-    on_device: frozenset[int]
+    models: Mapping[ModelKey, tuple[ModelConfig, bool]]
+
+    def of_steps(self, steps: Sequence[EnsembleStep]) -> tuple[list[ModelConfig], set[int]]:
+        """The configuration of each step's model, and which steps' models take tensors on a device."""
+        found = [self.models[step.model_name, step.model_version] for step in steps]
+        return [config for config, _ in found], {index for index, (_, is_on_device) in enumerate(found) if is_on_device}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +51,12 @@ class Composed:
 def find_composing(config: ModelConfig, find: FindModel) -> Composing:
     """Raises InvalidArgument for a model that does not serve."""
     assert config.ensemble_scheduling is not None
-    models: dict[tuple[str, int], tuple[ModelConfig, bool]] = {}
-    found: list[tuple[ModelConfig, bool]] = []
+    models: dict[ModelKey, tuple[ModelConfig, bool]] = {}
     for step in config.ensemble_scheduling.step:
-        model = models.get((step.model_name, step.model_version))
-        if model is None:
-            model = models[step.model_name, step.model_version] = _find_step(config, step, find)
-        found.append(model)
-    return Composing(
-        tuple(model for model, _ in found),
-        frozenset(index for index, (_, is_on_device) in enumerate(found) if is_on_device),
-    )
+        key = (step.model_name, step.model_version)
+        if key not in models:
+            models[key] = _find_step(config, step, find)
+    return Composing(models)
 
 
 def compose(config: ModelConfig, composing: Composing) -> Composed:
@@ -63,10 +66,12 @@ def compose(config: ModelConfig, composing: Composing) -> Composed:
         InvalidArgument: the ensemble and the models of its steps do not fit each other.
     """
     assert config.ensemble_scheduling is not None
-    config = check_composition(config, composing.configs)
-    graph = EnsembleGraph(config, composing.configs, on_device=composing.on_device)
+    steps = config.ensemble_scheduling.step
+    configs, on_device = composing.of_steps(steps)
+    config = check_composition(config, configs)
+    graph = EnsembleGraph(config, configs, on_device=on_device)
     outputs = {output.name for output in config.output}
-    writers = (step for step in config.ensemble_scheduling.step if not outputs.isdisjoint(step.output_map.values()))
+    writers = (step for step in steps if not outputs.isdisjoint(step.output_map.values()))
     return Composed(config, graph, tuple(writers))
 
 
@@ -91,10 +96,8 @@ class Composition:
         composing: Composing | None = None,
         composed: Composed | None = None,
     ) -> None:
-        assert config.ensemble_scheduling is not None
         self.find = find
         self.failure: ServerError | None = None
-        self._steps = config.ensemble_scheduling.step
         self._own_labels = dict(labels or {})
         self._left_out: set[str] = set()
         self._composing = composing or find_composing(config, find)
@@ -109,7 +112,7 @@ class Composition:
         if self.failure is not None:
             return False
         try:
-            return all(self.find(step.model_name, step.model_version).is_ready for step in self._steps)
+            return all(self.find(name, version).is_ready for name, version in self._composing.models)
         except ServerError:
             return False
 
@@ -117,7 +120,7 @@ class Composition:
     def queue_takes_timeout(self) -> bool:
         """Whether a composing model limits a request's time in its queue by the request's `timeout`."""
         try:
-            return any(self.find(step.model_name, step.model_version).queue_takes_timeout for step in self._steps)
+            return any(self.find(name, version).queue_takes_timeout for name, version in self._composing.models)
         except ServerError:
             return False
 
@@ -125,8 +128,7 @@ class Composition:
         """As `is_ready`, also asking the composing models themselves."""
         if not self.is_ready:
             return False
-        models = {(step.model_name, step.model_version) for step in self._steps}
-        return await all_ready([self.find(name, version).check_ready for name, version in models])
+        return await all_ready([self.find(name, version).check_ready for name, version in self._composing.models])
 
     def note_left_out(self, outputs: Sequence[str]) -> None:
         """The models of a request's steps did not return these outputs; each is logged as a warning once, then
@@ -147,12 +149,12 @@ class Composition:
         try:
             composing = find_composing(self.config, self.find)
             if composing != self._composing:
-                if check_composition(self.config, composing.configs).is_decoupled != self.config.is_decoupled:
+                composed = compose(self.config, composing)
+                if composed.config.is_decoupled != self.config.is_decoupled:
                     raise InvalidArgument(
                         f"ensemble '{self.config.name}' has become decoupled with a composing model, load it again"
                     )
-                self.graph = EnsembleGraph(self.config, composing.configs, on_device=composing.on_device)
-                self._composing = composing
+                self.graph, self._composing = composed.graph, composing
             self._take_labels()
             self.failure = None
         except ServerError as error:

@@ -423,6 +423,25 @@ async def test_a_composing_model_that_does_not_fit_any_more_is_told_and_one_that
         assert numbers(await model.infer(request(IN=1))) == {"OUT": 1}
 
 
+def test_a_model_of_many_steps_is_looked_up_once() -> None:
+    model = toy("a")
+    asked: list[str] = []
+
+    def find(name: str, version: int) -> Toy:
+        asked.append(name)
+        return model
+
+    steps = [step("a", f"I={'IN' if n == 0 else f'T{n}'}", f"O={'OUT' if n == 49 else f'T{n + 1}'}") for n in range(50)]
+    made = Composition(ensemble_config(*steps), find)
+    assert len(asked) == 2  # and its labels
+    asked.clear()
+    assert made.is_ready
+    assert not made.queue_takes_timeout
+    assert len(asked) == 2
+    made.check_again()
+    assert len(asked) == 4
+
+
 def test_a_version_that_is_not_there_is_named() -> None:
     def find(name: str, version: int) -> Toy:
         raise NotFound("no")

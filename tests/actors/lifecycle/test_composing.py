@@ -131,7 +131,8 @@ async def test_a_model_that_is_replaced_while_its_ensemble_is_composed_counts_as
         smaller = LoadParameters(json.dumps({**core.model_config("a"), "max_batch_size": 5}))
 
         def composed(config: ModelConfig, composing: Composing) -> Composed:
-            seen.append(composing.configs[0].max_batch_size)
+            ((model, _),) = composing.models.values()
+            seen.append(model.max_batch_size)
             if len(seen) == 1:
                 trio.from_thread.run(core.load_model, "a", smaller)
             return compose(config, composing)
