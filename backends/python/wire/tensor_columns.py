@@ -7,7 +7,6 @@ How they lie there is described in `worker.trioton_worker.frames`.
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from backends.python.wire.frames import BrokenFrame, Frame
 from backends.python.wire.schemas import Schema, Schemas, SchemaTensor, TensorKey, padding_of
-from backends.python.worker.trioton_worker.frames import aligned, pack
+from backends.python.worker.trioton_worker.frames import COLUMNS, aligned, pack
 from protocol.datatypes import DataType
 from protocol.errors import Internal
 from protocol.messages import Buffer, Tensor
@@ -83,7 +82,8 @@ class TensorColumn(msgspec.Struct, eq=False):
         self, kind: int, head: dict[str, Any], *, before: Sequence[int] = (), is_elsewhere: bool = False
     ) -> EncodedFrame:
         """The frame; without a body if the bytes are elsewhere. `before` stands in front of the runs."""
-        column = array("q", (*before, *self.runs)).tobytes()
+        numbers = (*before, *self.runs)
+        column = COLUMNS[len(numbers)](*numbers)
         schemas = self.schemas[0] if len(self.schemas) == 1 else b"".join(self.schemas)
         text = msgspec.json.encode(head) if head else b""
         if is_elsewhere:

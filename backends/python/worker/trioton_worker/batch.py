@@ -12,7 +12,7 @@ import numpy as np
 
 from .connection import Buffer, Connection, Frame, Head, encode_json
 from .errors import crossing
-from .frames import BESIDE, ERROR, EXECUTED, INLINE_BYTE_SIZE, LATER, NO_SLOT, PREFIX, RESCHEDULED, pack
+from .frames import BESIDE, COLUMNS, ERROR, EXECUTED, INLINE_BYTE_SIZE, LATER, NO_SLOT, PREFIX, RESCHEDULED, pack
 from .packing import Packing, read_tensors
 from .records import RELEASE_RESCHEDULE, RequestHeader, RequestRecord, received_records
 from .responses import InferenceResponse
@@ -205,7 +205,8 @@ def executed(
     """An EXECUTED frame, whole, but for whether the model keeps inputs; `shared` bytes of outputs are in their
     segment."""
     places = [number for position, place, _ in batch.placed for number in (position, place)] if batch.placed else ()
-    column = struct.pack(f"{4 + len(places) + len(runs)}q", batch.number, 0, shared, len(batch.placed), *places, *runs)
+    numbers = (batch.number, 0, shared, len(batch.placed), *places, *runs)
+    column = COLUMNS[len(numbers)](*numbers)
     start = pack(EXECUTED, encode_json(head) if head else b"", column, schemas, body_size)
     return bytearray().join((start, *body))
 

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Sequence, Union
 
 import numpy as np
 
-from .frames import MAGIC, PREFIX, pack
+from .frames import COLUMNS, MAGIC, PREFIX, pack
 
 Buffer = Union[bytes, bytearray, memoryview]
 Head = Dict[str, Any]
@@ -177,7 +177,8 @@ class Connection:
         body_size: int = 0,
     ) -> None:
         """Send one frame; `body` holds `body_size` bytes in all. Raises OSError when the server has gone."""
-        start = pack(kind, encode_json(head) if head else b"", array.array("q", column).tobytes(), schemas, body_size)
+        numbers = COLUMNS[len(column)](*column)
+        start = pack(kind, encode_json(head) if head else b"", numbers, schemas, body_size)
         if body_size <= _JOINED_SIZE:
             self.send_frame(b"".join((start, *body)))
         else:

@@ -67,6 +67,7 @@ are the outputs of one EXECUTED, or the tensors of one RESPONSE, INFER, STREAM o
 from __future__ import annotations
 
 import struct
+from typing import Callable, Dict
 
 MAGIC = b"TrWk"
 PREFIX = struct.Struct("=4sIQIIQ")  # MAGIC, kind, lengths of column, schemas, head and body
@@ -122,6 +123,20 @@ DATATYPE_BF16 = 14
 MOST_SCHEMAS = 1024
 LONGEST_KNOWN_SCHEMA = 4096
 
+
+class _Columns(Dict[int, Callable[..., bytes]]):
+    """Makes a column of numbers, by how many there are: `COLUMNS[len(numbers)](*numbers)`. To parse a format each time
+    would cost as much as all else."""
+
+    def __missing__(self, count: int) -> Callable[..., bytes]:
+        made = struct.Struct(f"{count}q").pack
+        if len(self) < _MOST_COLUMNS:
+            self[count] = made
+        return made
+
+
+_MOST_COLUMNS = 256
+COLUMNS = _Columns()
 
 _PADDINGS = tuple(bytes(size) for size in range(16))
 

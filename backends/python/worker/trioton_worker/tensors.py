@@ -51,6 +51,7 @@ TYPE_NAMES = {
 }
 _DTYPES = {number: np.dtype(kind) for number, kind in NUMPY_TYPES.items()}
 _NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
+_ndarray = np.ndarray
 _BF16_STORAGE = np.dtype(np.uint16)
 _BF16_HELD = np.dtype(np.int16)  # on a GPU, see `device`
 CHEAP_COPY = 4096  # bytes; to make a view takes as long
@@ -70,7 +71,7 @@ class Tensor:
     def __init__(self, name: str, numpy_array: Array, /) -> None:
         if type(name) is not str or not name:
             name = _checked_name(name)
-        number = _NUMBERS.get(numpy_array.dtype, 0) if type(numpy_array) is np.ndarray else 0
+        number = _NUMBERS.get(numpy_array.dtype, 0) if type(numpy_array) is _ndarray else 0
         if not (number and numpy_array.flags.c_contiguous):  # mostly they are
             number, numpy_array = _laid_out(name, numpy_array)
         self._name = name

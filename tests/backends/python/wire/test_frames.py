@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -25,6 +26,7 @@ from backends.python.wire.heads import (
 )
 from backends.python.worker.trioton_worker.frames import (
     CALL,
+    COLUMNS,
     DONE,
     EXECUTE,
     EXECUTED,
@@ -192,3 +194,14 @@ def test_a_frame_to_the_worker() -> None:
     assert (magic, kind, column, schemas, body) == (MAGIC, EXECUTE, 0, 0, 0)
     assert json.loads(frame[PREFIX.size : PREFIX.size + size]) == {"a": "é"}
     assert len(frame) == PREFIX.size + size + -size % 16
+
+
+@given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=400))
+def test_a_column_is_its_numbers_whatever_their_count(numbers: list[int]) -> None:
+    assert COLUMNS[len(numbers)](*numbers) == array("q", numbers).tobytes()
+
+
+def test_the_counts_of_columns_that_are_kept_are_bounded() -> None:
+    for count in range(1000, 2000):
+        assert len(COLUMNS[count](*range(count))) == 8 * count
+    assert len(COLUMNS) < 1000
