@@ -17,7 +17,7 @@ class RequestCount(msgspec.Struct, eq=False):
     waiting: int = 0
 
 
-# So many at most are kept for versions that have none in flight.
+# So many are kept for versions that have none in flight, or as many as there are of the others.
 MOST_KEPT = 64
 
 
@@ -25,17 +25,19 @@ class RequestCounts:
     """A request is counted from `begin` on; whoever ends it takes one off its count. A count of none is kept for the
     next request, until there are too many."""
 
-    __slots__ = ("_counts",)
+    __slots__ = ("_counts", "_most")
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, int], RequestCount] = {}
+        self._most = MOST_KEPT
 
     def begin(self, name: str, version: int) -> RequestCount:
         key = (name, version)
         found = self._counts.get(key)
         if found is None:
-            if len(self._counts) >= MOST_KEPT:
+            if len(self._counts) >= self._most:
                 self._counts = {key: count for key, count in self._counts.items() if count.waiting}
+                self._most = max(MOST_KEPT, 2 * len(self._counts))  # else each new one would look at all again
             found = self._counts[key] = RequestCount(name, version)
         found.waiting += 1
         return found

@@ -44,8 +44,8 @@ class Costs:
     turns: dict[int, tuple[float, Times]] = field(default_factory=dict)
 
     def ratios(self, other: Costs) -> tuple[float, float] | None:
-        """Its throughput and its processor time over the other's: the medians of the rounds' ratios: a machine's speed
-        changes less from one turn to the next than from the first round to the last."""
+        """Its throughput and its processor time over the other's, the medians of the rounds' ratios: from one turn to
+        the next a machine's speed changes less than from the first round to the last."""
         both = [(self.turns[number], other.turns[number]) for number in self.turns if number in other.turns]
         if not both:
             return None

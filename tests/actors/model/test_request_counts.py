@@ -31,3 +31,14 @@ def test_the_count_of_a_version_is_used_again_until_there_are_too_many() -> None
     assert counts.begin("busy", 1) is busy, "it has a request"
     assert counts.begin("idle", 1) is not idle
     assert counts.by_version() == {("busy", 1): 2, ("idle", 1): 1}
+
+
+def test_where_very_many_have_requests_as_many_more_are_kept() -> None:
+    counts = RequestCounts()
+    for number in range(3 * MOST_KEPT):
+        counts.begin(f"busy{number}", 1)
+    for number in range(2 * MOST_KEPT):
+        counts.begin(f"idle{number}", 1).waiting -= 1
+    kept = [counts.begin(f"idle{number}", 1) for number in range(2 * MOST_KEPT)]
+    assert [counts.begin(f"idle{number}", 1) for number in range(2 * MOST_KEPT)] == kept
+    assert len(counts.by_version()) == 5 * MOST_KEPT
