@@ -19,25 +19,22 @@ import trio
 
 from protocol.core import InferenceCore
 from protocol.edge_link.answers import AnswerWriter
-from protocol.edge_link.charges import JointCharges, LinkCharge
-from protocol.edge_link.frames import BrokenFrame, Burst, Frame, take_records
+from protocol.edge_link.frames import Burst, Frame, take_records
 from protocol.edge_link.generation import Generation
 from protocol.edge_link.keys import TellingKeys
 from protocol.edge_link.limits import LinkLimits
 from protocol.edge_link.link_calls import LinkCalls
+from protocol.edge_link.link_requests import LinkRequests
 from protocol.edge_link.link_told import LinkTold
 from protocol.edge_link.link_traces import LinkTraces
-from protocol.edge_link.received import Received, RequestReader
-from protocol.edge_link.records import CALL, CANCEL, CREDIT, HELLO, PLAIN, RELEASE, REQUEST, STREAM, TEMPLATE
+from protocol.edge_link.records import CALL, HELLO, RELEASE, STREAM
 from protocol.edge_link.segments import ReadSegment, WrittenSegment, make_segment
 from protocol.edge_link.served import LinkedRequest, LinkedStream, response_size
 from protocol.edge_link.texts import Hello, encode_text
 from protocol.edge_link.wire import Wire
-from protocol.errors import ServerError
 from protocol.failures import CallbackFailures
 from protocol.gen_ai import GenAi
-from protocol.messages import InferenceRequest, InferenceResponse
-from protocol.quotas.accounts import Account
+from protocol.messages import InferenceResponse
 from protocol.reactor.drivers import the_poller
 from protocol.server_settings import TraceControl
 from protocol.sync.wakeup import WaitingTasks, Wakeup
@@ -72,29 +69,22 @@ class LinkServer:
         self._core = core
         self._limits = limits
         self._generation = generation
-        self._keys = keys
         self._failures = failures or CallbackFailures()
         self._observes = gen_ai is not None
         self._name = name
-        self._traces = LinkTraces(tracing)
-        self._charges = JointCharges()
-        told = LinkTold(keys, self._charges, self._traces, gen_ai)
+        self._sent_in = 0  # the burst at whose end everything was sent
+        self._arrived = Wakeup()
+        self._calls = LinkCalls(core, keys, self._failures, name, self.wake)
+        traces = LinkTraces(tracing)
+        self._requests = LinkRequests(core, keys, traces, self._calls, self._failures, name, self)
+        told = LinkTold(keys, self._requests.charges, traces, gen_ai)
         self._handlers: dict[int, Callable[[Frame], None]] = {
-            TEMPLATE: self._template,
-            PLAIN: self._plain,
-            REQUEST: self._request,
-            CANCEL: self._cancel,
-            CREDIT: self._credit,
             RELEASE: self._release,
             CALL: self._call,
+            **self._requests.handlers,
             **told.handlers,
         }
         self._wire = self._made_wire(control, self._take)
-        self._pending: dict[int, LinkedRequest] = {}
-        self._streams: dict[int, LinkedStream] = {}
-        self._sent_in = 0  # the burst at whose end everything was sent
-        self._arrived = Wakeup()
-        self._calls = LinkCalls(core, keys, self._failures, name, self._arrived.wake)
         self._has_room = WaitingTasks()  # in the segment of outputs
         self._ended_views: deque[int] = deque()  # places that nobody reads any more; other threads add to it
 
@@ -111,7 +101,7 @@ class LinkServer:
     @property
     def in_flight(self) -> int:
         """Requests, streams and calls that the edge waits for."""
-        return len(self._pending) + len(self._streams) + len(self._calls.scopes)
+        return len(self._requests.pending) + len(self._requests.streams) + len(self._calls.scopes)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve the edge until it is gone, or sends what is invalid. Then, as when cancelled, all of its requests are
@@ -124,7 +114,6 @@ class LinkServer:
         try:
             descriptors += map(make_segment, (limits.input_bytes, limits.output_bytes))
             self._inputs = ReadSegment(descriptors[0], limits.input_bytes, self._view_ended)
-            self._requests = RequestReader(self._inputs)
             outputs = WrittenSegment(descriptors[1], limits.output_bytes)
             self._answers = AnswerWriter(outputs, self._put_aside, self._failures)
             self._greet([*descriptors, theirs.fileno()])
@@ -136,6 +125,7 @@ class LinkServer:
         try:
             async with trio.open_nursery() as nursery:
                 self._tasks = nursery
+                self._requests.begin(self._inputs, self._answers, nursery)
                 with self._poller.calling_last(self._send):
                     nursery.start_soon(asked.run)
                     nursery.start_soon(self._send_later)
@@ -144,7 +134,8 @@ class LinkServer:
                     await self._wire.run()
                 nursery.cancel_scope.cancel()
         finally:
-            self._give_up()
+            self._requests.give_up()
+            self._answers.ready.clear()
             self._wire.close()
             asked.close()
             self._inputs.close()
@@ -175,124 +166,10 @@ class LinkServer:
         except OSError as error:
             self._wire.end(f"it could not be greeted: {error}")
 
-    def _give_up(self) -> None:
-        """What the edge has asked for, and does not want any more."""
-        pending, self._pending = self._pending, {}
-        for request in pending.values():
-            with self._failures.noted("edge link", f"{self._name}: a request could not be cancelled"):
-                request.give_up()
-        self._answers.ready.clear()
-        self._charges.end_all()
-        self._traces.end_all()
-
     # What the edge says. All of it is valid, or BrokenFrame.
 
     def _take(self, frame: Frame) -> None:
         take_records(frame, self._handlers)
-
-    def _template(self, frame: Frame) -> None:
-        self._requests.read_template(frame)
-
-    def _plain(self, frame: Frame) -> None:
-        key, size, requests = self._requests.read_plain(frame)
-        pending, submit, ready = self._pending, self._core.submit, self._put
-        account, refusal = self._account(key) if key else (None, None)
-        is_limited = account is not None and account.quota is not None
-        for number, request in requests:
-            if number in pending:
-                raise BrokenFrame(f"its request {number} is there already")
-            if account is not None:
-                request.charge = LinkCharge(account)
-            if refusal is not None:
-                self._refuse(number, refusal)
-            elif is_limited:  # which the edge does not know yet
-                self._check_new(number)
-                self._submit(Received(number, 0, request, key, size, 0, 1, None))
-            else:
-                linked = pending[number] = LinkedRequest(number, ready)
-                linked.submitted = submit(request, linked, later=True)
-
-    def _request(self, frame: Frame) -> None:
-        received = self._requests.read(frame)
-        self._check_new(received.number)
-        if received.key:
-            account, refusal = self._account(received.key)
-            if refusal is not None:
-                self._refuse(received.number, refusal)
-                return
-            assert account is not None
-            is_joint = received.charge != 0
-            received.request.charge = self._charges.of(received, account) if is_joint else LinkCharge(account)
-        self._submit(received)
-
-    def _submit(self, received: Received, *, is_known: bool = False) -> None:
-        """Give a request to the core, once its key is charged; with a trace, if it is its turn. If it `is_known` how
-        many places its key has here, it is refused where there is none."""
-        number, flags, request, _, size, *_, trace = received
-        charge = request.charge
-        limited = charge if isinstance(charge, LinkCharge) and charge.is_limited else None
-        if limited is not None:
-            if not (is_known or limited.is_admitted or limited.account.is_known(request.model_name)):
-                scope = self._calls.scopes[number] = trio.CancelScope()
-                self._tasks.start_soon(self._submit_when_known, scope, limited, received)
-                return
-            try:
-                limited.admit(request.model_name, size)
-            except ServerError as refusal:
-                if limited.is_joint:  # a call of texts has header fields of that, refused or not
-                    self._answers.write_left(number, limited)
-                self._refuse(number, refusal)
-                return
-        if trace is not None and self._traces.begin(number, request, trace):
-            self._answers.write_traced(number)
-        if flags & STREAM:
-            stream = LinkedStream(number, request.id, self._put_streamed, self._place_streamed)
-            stream.charge, stream.call = limited, request.gen_ai
-            self._streams[number] = stream
-            self._tasks.start_soon(self._run_stream, stream, request)
-        else:
-            linked = self._pending[number] = LinkedRequest(number, self._put, charge=limited)
-            linked.submitted = self._core.submit(request, linked, later=True)
-
-    async def _submit_when_known(self, scope: trio.CancelScope, charge: LinkCharge, received: Received) -> None:
-        """Other servers have a part of its key's places, and a store says how many there are here."""
-        try:
-            with scope:
-                await charge.account.wait_known(received.request.model_name, is_early=True)
-        finally:
-            del self._calls.scopes[received.number]
-        if not scope.cancel_called:  # also not in the turn in which it came to be known
-            self._submit(received, is_known=True)
-            self._arrived.wake()
-
-    def _account(self, key: str) -> tuple[Account | None, ServerError | None]:
-        """What requests of this key are charged to, or why they are refused."""
-        if self._keys is None:
-            raise BrokenFrame(f"its request is of the key {key!r}, and there are no keys")
-        try:
-            return self._keys.account(key), None
-        except ServerError as refusal:
-            return None, refusal
-
-    def _refuse(self, number: int, refusal: ServerError) -> None:
-        self._answers.write_error(number, refusal)
-        self._arrived.wake()
-
-    def _cancel(self, frame: Frame) -> None:
-        (number,) = frame.take(1)
-        if (request := self._pending.pop(number, None)) is not None:
-            request.give_up()
-        elif (stream := self._streams.get(number)) is not None:
-            stream.scope.cancel()
-        elif (scope := self._calls.scopes.get(number)) is not None:
-            scope.cancel()
-
-    def _credit(self, frame: Frame) -> None:
-        number, responses, size = frame.take(3)
-        if responses < 0 or size < 0:
-            raise BrokenFrame(f"it takes back {-responses} responses of {-size} bytes")
-        if (stream := self._streams.get(number)) is not None:
-            stream.credit(responses, size)
 
     def _release(self, frame: Frame) -> None:
         (place,) = frame.take(1)
@@ -302,7 +179,7 @@ class LinkServer:
     def _call(self, frame: Frame) -> None:
         number, size = frame.take(2)
         text = frame.take_text(size)
-        self._check_new(number)
+        self._requests.check_new(number)
         self._calls.begin(number, text, self._answers, self._tasks)
 
     def _query(self, frame: Frame) -> None:
@@ -312,20 +189,19 @@ class LinkServer:
         size = burst.size
         self.queries.send(burst.take(), size)
 
-    def _check_new(self, number: int) -> None:
-        """Raises BrokenFrame."""
-        if number in self._pending or number in self._streams or number in self._calls.scopes:
-            raise BrokenFrame(f"its request {number} is there already")
-
     # What the edge is told
 
-    def _put(self, request: LinkedRequest) -> None:
+    def wake(self) -> None:
+        """Implements `link_requests.SendsAnswers`, as the next three do."""
+        self._arrived.wake()
+
+    def put(self, request: LinkedRequest) -> None:
         ready = self._answers.ready
         if not ready:
             self._send_soon()
         ready.append(request)
 
-    def _put_streamed(self, stream: LinkedStream, response: InferenceResponse) -> int:
+    def put_streamed(self, stream: LinkedStream, response: InferenceResponse) -> int:
         answers = self._answers
         if not stream.has_answered:
             stream.has_answered = True
@@ -341,7 +217,7 @@ class LinkServer:
         if not burst or burst == self._sent_in:
             self._arrived.wake()
 
-    async def _place_streamed(self, stream: LinkedStream, response: InferenceResponse) -> None:
+    async def place_streamed(self, stream: LinkedStream, response: InferenceResponse) -> None:
         await self._send_large(stream.number, response, stream.own_id, STREAM)
 
     def _put_aside(self, number: int, response: InferenceResponse, own_id: str) -> None:
@@ -367,33 +243,6 @@ class LinkServer:
         self._answers.write_response(number, response, own_id, flags, place)
         self._arrived.wake()
 
-    async def _run_stream(self, stream: LinkedStream, request: InferenceRequest) -> None:
-        error: ServerError | None = None
-        is_final = False
-        try:
-            with stream.scope:
-                try:
-                    is_final = await self._core.infer_stream(request, stream)
-                except ServerError as found:
-                    error = found
-                except Exception as found:
-                    error = self._calls.defect(f"a stream of model '{request.model_name}'", found)
-                if request.trace is not None:
-                    self._answers.write_events(stream.number, request.trace)
-                if request.gen_ai is not None:
-                    self._answers.write_noted(stream.number, request.gen_ai)
-                if stream.charge is not None:
-                    self._answers.write_left(stream.number, stream.charge)
-                if error is None:
-                    self._answers.write_end(stream.number, is_final=is_final)
-                else:
-                    self._answers.write_error(stream.number, error)
-        finally:
-            if stream.charge is not None:
-                stream.charge.answered()
-            del self._streams[stream.number]
-        self._arrived.wake()
-
     def _view_ended(self, place: int) -> None:
         """Nobody holds a part of this block of the inputs any more. Called in any thread."""
         self._ended_views.append(place)
@@ -405,7 +254,7 @@ class LinkServer:
         self._core.flush()
         answers = self._answers
         if answers.ready:
-            answers.write_ready(self._pending)
+            answers.write_ready(self._requests.pending)
         while self._ended_views:
             place = self._ended_views.popleft()
             self._inputs.settle(place)

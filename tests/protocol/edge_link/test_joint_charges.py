@@ -131,7 +131,7 @@ class Case:
         async with edge(core, keys) as one:
             await self.run(cast(InferenceCore, one.link.core), engine, one.account(self.key), leaves)
             await settled()
-            assert (one.link.server.in_flight, len(one.link.server._charges)) == (0, 0)
+            assert (one.link.server.in_flight, len(one.link.server._requests.charges)) == (0, 0)
             assert one.account(self.key).usage.running == 0
         return keys.ledger.account(self.key)
 
@@ -199,7 +199,7 @@ async def test_its_place_is_free_before_its_client_knows_the_end(planned: int, i
                 charge.end()
         await settled()
         assert keys.ledger.account("limited").usage.tokens == 80
-        assert len(one.link.server._charges) == len(other.link.server._charges) == 0
+        assert len(one.link.server._requests.charges) == len(other.link.server._requests.charges) == 0
 
 
 async def test_what_an_edge_tells_last_is_heard() -> None:
@@ -312,7 +312,7 @@ async def test_a_call_is_refused_once() -> None:
             await one.link.core.infer_stream(request(charge), pass_on)
         charge.end()
         await settled()
-        assert len(one.link.server._charges) == 0
+        assert len(one.link.server._requests.charges) == 0
         assert left(keys.ledger.account("limited"))[Unit.REQUESTS] == 7
 
 

@@ -139,7 +139,7 @@ async def test_a_client_that_leaves() -> None:
             trace.end()
             await settled()
         assert [stamps(each) for each in one.ended] == [["RECV"], ["RECV"]]
-        assert len(one.link.server._traces) == 0
+        assert len(one.link.server._requests.traces) == 0
 
 
 async def test_an_edge_that_is_gone() -> None:
