@@ -15,6 +15,14 @@ if sys.platform != "win32":
 WANTED = 65_536
 
 
+def descriptor_limit() -> int:
+    """How many this process may have."""
+    if sys.platform == "win32":
+        return WANTED
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return WANTED if soft == resource.RLIM_INFINITY else soft
+
+
 def raise_descriptor_limit() -> None:
     """Raise the soft limit to `WANTED`, or to the hard limit where that is less; never lower it. Child processes
     inherit it. Where the system refuses, the limit stays."""

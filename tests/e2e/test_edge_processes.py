@@ -254,6 +254,19 @@ def test_an_edge_without_a_descriptor_left_serves_again_once_clients_leave(model
         assert metric(server, "trioton_edge_restarts_total", edge="1") == 0
 
 
+def test_clients_that_have_left_do_not_use_the_descriptors_of_the_core_up(models: Path) -> None:
+    """The connections on which their requests were relayed are kept for a while, for the next ones."""
+    limited = ("sh", "-c", 'ulimit -n 320; exec "$@"', "sh")
+    with ServerProcess("--edge-processes=2", repository=models, launcher=limited) as server:
+        assert len(server.addresses) == 3
+        before = len(os.listdir(f"/proc/{server.pid}/fd"))
+        for _ in range(200):
+            with ExitStack() as stack:
+                connected(server, 1, stack)
+        # 320 / 32 for each edge, and what is on its way.
+        assert len(os.listdir(f"/proc/{server.pid}/fd")) < before + 40
+
+
 def test_a_core_that_is_killed_takes_its_edges_along(models: Path) -> None:
     with ServerProcess(f"--edge-processes={EDGES}", repository=models) as server:
         assert len(server.addresses) == 3

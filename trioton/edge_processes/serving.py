@@ -17,7 +17,7 @@ from protocol.http.connections import ALPN_PROTOCOLS, serve_app
 from protocol.http.exchange import App
 from protocol.http.relay.app import RelayApp
 from protocol.http.relay.linked import LinkedApp
-from protocol.http.relay.upstream import Upstreams
+from protocol.http.relay.upstream import MOST_IDLE, Upstreams
 from protocol.http.routes import route_table
 from protocol.http.settings import Interface
 from protocol.limits.counter import LimitCounter
@@ -26,9 +26,14 @@ from protocol.open_connections import OpenConnections
 from protocol.reactor.arrivals import HandedOver
 from protocol.reactor.tls import server_context
 from protocol.services import Linked
+from trioton.descriptor_limit import descriptor_limit
 from trioton.edge_processes.figures import RelayedCalls
 from trioton.edge_processes.linked import LinkedInference, Linking
 from trioton.edge_processes.start import EdgeStart
+
+# Of the descriptors that the core's process may have, which is as many as this one: what the idle connections of one
+# service of one edge process may take. Most of them are of clients that have left.
+_IDLE_SHARE = 32
 
 
 class Serve(Protocol):
@@ -91,7 +96,10 @@ async def _serve_http(
 ) -> None:
     settings = start.http if word == "http" else replace(start.http, interface=Interface.OPENAI)
     upstreams = Upstreams(
-        partial(serving.open_upstream, word), serving.relayed.note, most=settings.connections.max_connections
+        partial(serving.open_upstream, word),
+        serving.relayed.note,
+        most=settings.connections.max_connections,
+        most_idle=min(MOST_IDLE, descriptor_limit() // _IDLE_SHARE),
     )
     on_limit = partial(serving.limits.count, "http")
     routes = route_table(settings.interface, has_console=settings.console, has_metrics=settings.metrics)

@@ -163,14 +163,20 @@ class Upstreams:
     """All of one edge. `run` closes those that nobody has used for a while."""
 
     def __init__(
-        self, open_one: Open, on_request: Callable[[], None] = lambda: None, *, most: int = sys.maxsize
+        self,
+        open_one: Open,
+        on_request: Callable[[], None] = lambda: None,
+        *,
+        most: int = sys.maxsize,
+        most_idle: int = MOST_IDLE,
     ) -> None:
         """`on_request` is called for each request; `most` is how many may have one at a time, half of them
-        for what their clients still have to send."""
+        for what their clients still have to send; `most_idle` are kept without a request."""
         self._open = open_one
         self._on_request = on_request
         self._most = most
         self._most_uploads = max(1, most // 2)
+        self._most_idle = most_idle
         self._taken = 0
         self._uploads = 0
         self._idle: OrderedDict[str, list[Upstream]] = OrderedDict()  # the client that was served last is the last
@@ -228,7 +234,7 @@ class Upstreams:
         self._idle.setdefault(upstream.client, []).append(upstream)
         self._idle.move_to_end(upstream.client)
         self._count += 1
-        while self._count > MOST_IDLE:
+        while self._count > self._most_idle:
             self._close_one(next(iter(self._idle)))
 
     async def run(self) -> None:

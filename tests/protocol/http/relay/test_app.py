@@ -219,6 +219,28 @@ async def test_what_has_no_route_is_refused_before_its_body(
             assert (await stream.receive_some()).startswith(b"HTTP/1.1 %b " % status)
 
 
+async def test_no_more_connections_are_kept_than_may_be() -> None:
+    ends: list[trio.SocketStream] = []
+
+    async def open_one(client: str) -> trio.SocketStream:
+        own, its = trio.socket.socketpair()
+        ends.append(trio.SocketStream(its))
+        return trio.SocketStream(own)
+
+    upstreams = Upstreams(open_one, most_idle=1)
+    for count, client in enumerate(("a", "b")):
+        upstream = await upstreams.take(client)
+        upstream.begin("GET")
+        await ends[count].send_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        assert await upstream.response() is not None
+        upstreams.give_back(upstream)
+        assert upstreams.idle_count == 1
+    assert await ends[0].receive_some() == b"", "of the client that was served last there may be more to come"
+    upstream.close()
+    for end in ends:
+        await end.aclose()
+
+
 async def test_connections_that_are_not_used_are_closed(autojump_clock: trio.testing.MockClock) -> None:
     ends: list[trio.SocketStream] = []
 
