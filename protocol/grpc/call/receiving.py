@@ -16,6 +16,9 @@ from protocol.limits.request_memory import LIMIT_NAME, RequestMemory
 # objects around it take. A client pays some ten bytes for a call, and sixty for a request of a stream.
 CALL_MEMORY = 8192
 MESSAGE_MEMORY = 4096
+# A connection may hold so much, one call with a short message, whatever the others hold: what asks for the server's
+# health is not to be told that it has none because clients send more than it takes.
+ALWAYS = CALL_MEMORY + 1024
 
 
 class ReceiveMemory:
@@ -56,7 +59,7 @@ class ReceiveMemory:
         server = self._server
         self._held += size
         server.held += size
-        return self._held <= self._limit and server.held <= server.limit
+        return self._held <= self._limit and (server.held <= server.limit or self._held <= ALWAYS)
 
     def give(self, size: int) -> None:
         self._held -= size

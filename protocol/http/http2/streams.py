@@ -193,7 +193,7 @@ class Http2Streams:
         if (
             self.refuses
             or self._has_too_many
-            or self._memory.left < STREAM_MEMORY
+            or self._has_no_memory
             or request.head.refusal is not None
             or request.head.is_malformed
         ):
@@ -220,6 +220,11 @@ class Http2Streams:
             body.feed(event.data, event.flow_controlled_length, has_ended=True)
         body.has_ended = event.stream_ended
         self._run_in_task(event.stream_id, request.head, body)
+
+    @property
+    def _has_no_memory(self) -> bool:
+        """For one request more. The only one of a connection is always taken: it may ask for the server's health."""
+        return self._memory.left < STREAM_MEMORY and bool(self._exchanges or self._plain)
 
     @property
     def _has_too_many(self) -> bool:

@@ -6,7 +6,7 @@ import trio
 from tritonclient.grpc import service_pb2
 
 from protocol.errors import Overloaded, PayloadTooLarge
-from protocol.grpc.call.receiving import ReceiveMemory
+from protocol.grpc.call.receiving import CALL_MEMORY, ReceiveMemory
 from protocol.limits.request_memory import RequestMemory
 from tests.protocol.grpc.caller import SERVICE, serving
 from tests.protocol.grpc.edge_services import edge_services
@@ -35,14 +35,26 @@ async def test_bytes_count_while_they_are_held() -> None:
 
 
 async def test_connections_share_the_servers_limit() -> None:
-    server = RequestMemory(100)
-    one, other = (receive_memory(1000, server) for _ in range(2))
-    assert one.take(60)
-    assert other.left == 40
-    assert not other.take(50)
+    server = RequestMemory(100_000)
+    one, other = (receive_memory(1_000_000, server) for _ in range(2))
+    assert one.take(60_000)
+    assert other.left == 40_000
+    assert not other.take(50_000)
     assert other.left == 0
     one.close()
-    assert other.left == 50
+    assert other.left == 50_000
+
+
+async def test_a_connection_may_always_hold_one_call_with_a_short_message() -> None:
+    """It may ask for the server's health, however much the others send."""
+    server = RequestMemory(100_000)
+    one, other = (receive_memory(1_000_000, server) for _ in range(2))
+    assert one.take(100_000)
+    assert other.take(CALL_MEMORY)
+    assert other.take(1024)
+    assert not other.take(1)
+    other.give(1025)
+    assert not other.take(CALL_MEMORY), "a second call"
 
 
 async def test_the_refusal_is_that_of_the_limit_which_is_nearer() -> None:

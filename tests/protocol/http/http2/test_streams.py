@@ -249,13 +249,30 @@ async def test_a_body_that_stops_coming_is_answered(serve: Serve) -> None:
 
 async def test_no_memory_for_a_body(serve: Serve) -> None:
     core = FakeCore()
-    services = replace(make_services(core), memory=RequestMemory(20))
+    services = replace(make_services(core), memory=RequestMemory(STREAM_MEMORY + 20))
     client = await connect(await serve(core, services=services))
     stream_id = await client.start("POST", INFER, None, sized(TENSOR))
     client.h2.send_data(stream_id, TENSOR[:30])
     await client.flush()
-    assert (await client.answer(stream_id))[0] == 413
+    assert (await client.answer(stream_id))[0] == 503
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert services.memory.held == STREAM_MEMORY, "the body's end is waited for"
+    client.h2.reset_stream(stream_id)
+    await client.flush()
+    await trio.testing.wait_all_tasks_blocked(0.01)
     assert services.memory.held == 0
+
+
+async def test_the_only_request_of_a_connection_may_ask_for_health_whatever_the_others_hold(serve: Serve) -> None:
+    core = FakeCore()
+    services = replace(make_services(core), memory=RequestMemory(STREAM_MEMORY))
+    server = await serve(core, services=services)
+    one, other = await connect(server), await connect(server)
+    await one.start("POST", INFER, None, sized(TENSOR))
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert services.memory.left == 0
+    assert (await other.get(LIVE))[0] == 200
+    assert (await one.get(LIVE))[0] == 503
 
 
 async def test_an_answer_that_waits_for_its_window(serve: Serve) -> None:
