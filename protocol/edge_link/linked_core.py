@@ -35,7 +35,7 @@ from protocol.edge_link.requests import Copied, RequestWriter, can_cross
 from protocol.edge_link.segments import ReadSegment, WrittenSegment
 from protocol.edge_link.texts import ChargedText, Hello, StampsText, TraceText, UnsentTraceText, UsedText, decode_text
 from protocol.edge_link.wire import Wire
-from protocol.errors import InvalidArgument, ServerError, Unavailable
+from protocol.errors import Internal, InvalidArgument, ServerError, Unavailable
 from protocol.failures import CallbackFailures
 from protocol.gen_ai import EndedCall, GenAi
 from protocol.messages import LATEST_VERSION, InferenceRequest, InferenceResponse
@@ -190,12 +190,17 @@ class LinkedCore(LinkedOperations):
     async def _send_copied(self, copied: Copied) -> None:
         """Copy the tensors of a request in a thread, and then send it, if it was not given up meanwhile."""
         segment = self._requests.segment
-        await trio.to_thread.run_sync(segment.write, copied.place, copied.parts)
+        refusal: ServerError | None = None
+        try:
+            await trio.to_thread.run_sync(segment.write, copied.place, copied.parts)
+        except Exception as error:  # the system may have no thread left
+            self._failures.note("edge link", error, f"a request to model '{copied.request.model_name}' was not copied")
+            refusal = Internal(f"the request to model '{copied.request.model_name}' could not be passed on")
         asked = self._pending.get(copied.number)
         if asked is None:
             segment.give(copied.place)
             return
-        refusal = self._write(copied.number, copied.request, copied.flags, copied.place)
+        refusal = refusal or self._write(copied.number, copied.request, copied.flags, copied.place)
         if refusal is None:
             self._send_soon()
             return

@@ -15,7 +15,7 @@ from protocol.core import InferenceCore, Respond
 from protocol.edge_link.asked import PendingCall
 from protocol.edge_link.limits import LinkLimits
 from protocol.edge_link.segments import COPIED_AT_ONCE, WrittenSegment
-from protocol.errors import InvalidArgument, Unavailable
+from protocol.errors import Internal, InvalidArgument, Unavailable
 from protocol.messages import Buffer, InferenceRequest, InferenceResponse, Tensor
 from tests.protocol.edge_link.links import Link, linked, settled
 from tests.protocol.edge_link.scripted_core import ScriptedCore
@@ -132,6 +132,23 @@ async def test_one_that_cannot_be_encoded_is_refused(link: Link, core: ScriptedC
             await link.core.infer(large(MEMORY, parameters={"a": 1 << 70}))
     await link.core.infer(large(MEMORY))
     assert copies.beside == [True, True, True]
+
+
+async def test_one_that_cannot_be_copied_fails_alone(
+    link: Link, core: ScriptedCore, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_thread(*arguments: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    copies.may_go_on.set()
+    with monkeypatch.context() as patch:
+        patch.setattr("trio.to_thread.run_sync", no_thread)
+        with pytest.raises(Internal, match="the request to model 'm' could not be passed on"):
+            await link.core.infer(large(MEMORY))
+    assert link.failures.counts() == {"edge link": 1}
+    link.failures._counts.clear()
+    await link.core.infer(large(MEMORY, id="next"))
+    assert [each.request.id for each in core.submitted] == ["next"]
 
 
 async def test_a_stream_begins_with_a_large_request(link: Link, core: ScriptedCore, copies: Copies) -> None:
