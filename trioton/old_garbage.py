@@ -1,4 +1,4 @@
-"""When a process looks for garbage among all of its objects, not the newest alone: a policy, which takes what it has.
+"""Policy of when a process looks for garbage among all of its objects, not only the newest.
 
 Such a collection holds the loop for as long as there are many objects: 20,000 open streams have 800,000 and more, which
 take a second, and none of them is garbage. So how long it would take is estimated, and one that is not short is left
@@ -39,8 +39,8 @@ _TIMES_HELD = 2
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has: objects that have come and not gone before a collection so far, `resident` bytes, and
-    `blocks` of memory with Python's objects now (`sys.getallocatedblocks`)."""
+    """What a process uses: how many more `objects` have come than gone so far (`NewObjects.count`), its `resident`
+    bytes, and the `blocks` of memory that hold Python's objects now (`sys.getallocatedblocks`)."""
 
     objects: int
     resident: int
@@ -49,15 +49,16 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """For clients: their connections and requests, and the bytes of these."""
+    """What the server holds for its clients: a `count` of their connections and requests, and the `size` of these in
+    bytes."""
 
     count: int = 0
     size: int = 0
 
 
 class OldGarbage:
-    """For a process that has called `collect_less`, and has that much then: of what is frozen a collection sees
-    nothing."""
+    """Says when a collection of all objects is due. It is made when `collect_less` has frozen what the process has
+    then, its `usage`; collections do not look at that."""
 
     def __init__(self, usage: Usage) -> None:
         self._last = usage
@@ -75,7 +76,8 @@ class OldGarbage:
         return self.seconds(usage) <= SHORT_SECONDS
 
     def is_due(self, usage: Usage, held: Callable[[], Held], *, is_idle: bool) -> bool:
-        """With that much now. What is held for clients is only asked where it matters: to count it takes time."""
+        """Whether to collect now that the process has this `usage`. `held` is called only where its answer matters,
+        since counting what clients hold takes time."""
         patience = 1 if is_idle else _PATIENCE
         grown = usage.resident - self._last.resident
         if self.is_short(usage):
@@ -92,7 +94,8 @@ class OldGarbage:
         return blocks - clients.count * CLIENT_BLOCKS >= most_blocks or grown - self._explained >= most_grown
 
     def note(self, before: Usage, after: Usage, found: int, seconds: float) -> None:
-        """A collection took so long, and found so many objects; the process had and has that much."""
+        """Learn from a collection that took so many seconds and found so many objects, from what the process had before
+        it and after it."""
         is_clean = found <= (before.objects - self._last.objects) * _NEXT_TO_NOTHING
         self._between = min(2 * self._between, _MOST_BETWEEN) if is_clean else _LEAST_BETWEEN
         freed, grown = before.resident - after.resident, before.resident - self._last.resident
