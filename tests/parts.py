@@ -1,7 +1,8 @@
 """Runs all tests in several calls of pytest, so that a process imports one framework only: `python -m tests.parts`.
 
-What has failed is told once more at the end, with the last lines of each report: where only the end of a long log is
-kept, it still says why.
+What fails is told at once, and once more at the end, with the last lines of each report: where only the end of a long
+log is kept, it still says why. After twenty failures a run ends: one thing that is broken may let hundreds of tests
+wait for their timeouts.
 
 Every process of a pytest-xdist run imports all modules that are collected. In a single call that is every framework a
 backend has, in every process: more than a gigabyte each. Here the tests that need none run first, and those of each
@@ -20,6 +21,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.failures_at_once import told
+
 ROOT = Path(__file__).parent.parent
 # The packages that take most time and memory to import.
 FRAMEWORKS = (
@@ -28,8 +31,9 @@ FRAMEWORKS = (
 )
 # What each part has found, as JUnit's XML.
 RESULTS = Path("build", "test-results")
-# Of a failed test's report, from its end; and so many of them.
-REPORT_LINES, MOST_REPORTS = 12, 20
+# So many failed tests are told of at the end.
+MOST_REPORTS = 20
+FLAGS = ("-p", "tests.failures_at_once", f"--maxfail={MOST_REPORTS}")
 # In a new clone nothing is compiled yet; these few modules soon are.
 FIRST_PART = ("tests/repository",)
 # The tests whose modules import one of them.
@@ -86,8 +90,7 @@ def failures(results: Path) -> Iterator[str]:
         if outcome.tag in ("failure", "error")
     ]
     for test, outcome in failed[:MOST_REPORTS]:
-        yield f"{outcome.tag.upper()} {test.get('classname')}::{test.get('name')}"
-        yield from (f"    {line}" for line in (outcome.text or "").splitlines()[-REPORT_LINES:])
+        yield from told(outcome.tag, f"{test.get('classname')}::{test.get('name')}", outcome.text or "")
     if len(failed) > MOST_REPORTS:
         yield f"and {len(failed) - MOST_REPORTS} more"
 
@@ -103,4 +106,4 @@ def judge(statuses: Mapping[str, int]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:], parts()))
+    sys.exit(run([*FLAGS, *sys.argv[1:]], parts()))

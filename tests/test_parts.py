@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parts import FIRST_PART, FRAMEWORK_PARTS, FRAMEWORKS, ROOT, failures, judge, parts, run
+from tests.parts import FIRST_PART, FLAGS, FRAMEWORK_PARTS, FRAMEWORKS, ROOT, failures, judge, parts, run
 
 COLLECT = f"""
 import sys
@@ -66,6 +66,29 @@ def test_what_has_failed_is_told_once_more_at_the_end(suite: Path, capfd: pytest
     assert "test_plain.py:4: AssertionError\n" in said
     assert "special::" not in said
     assert said.endswith("Failed: no framework\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [(), ("-n", "2")])
+def test_a_failure_is_told_at_once_and_after_many_a_run_ends(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, processes: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_many.py").write_text(
+        "import pytest\n"
+        "@pytest.fixture\ndef broken():\n    raise ValueError('broken')\n"
+        "def test_error(broken):\n    pass\n"
+        "@pytest.mark.parametrize('n', range(200))\ndef test_one(n):\n    assert n < 0\n"
+    )
+    assert run([*FLAGS, "-q", "-p", "no:cacheprovider", *processes], {"all": ["."]}, tmp_path) != 0
+    said = capfd.readouterr().out
+    at_once, _, rest = said.partition("= ERRORS =")
+    assert at_once.count("ERROR test_many.py::test_error\n") == 1
+    assert at_once.count("    E       ValueError: broken\n") == 1
+    assert 10 < at_once.count("FAILURE test_many.py::test_one[") < 40
+    assert "    E       assert 7 < 0\n" in at_once
+    assert "stopping after 20 failures" in rest
 
 
 def test_many_failures_are_counted(tmp_path: Path) -> None:

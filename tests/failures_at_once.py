@@ -1,0 +1,38 @@
+"""A plugin of pytest that tells of a failure when it happens, with the end of its report: a run that is killed before
+it has ended would otherwise say nothing but F.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+# Of a failed test's report, from its end.
+REPORT_LINES = 12
+
+
+def told(kind: str, name: str, text: str) -> Iterator[str]:
+    """A failure in lines; `kind` is a failure of the test itself, or an error before or after it."""
+    yield f"{kind.upper()} {name}"
+    yield from (f"    {line}" for line in text.splitlines()[-REPORT_LINES:])
+
+
+class FailuresAtOnce:
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._terminal.ensure_newline()
+            for line in told("failure" if report.when == "call" else "error", report.nodeid, report.longreprtext):
+                self._terminal.write_line(line)
+
+
+@pytest.hookimpl(trylast=True)  # after there is a terminal reporter
+def pytest_configure(config: pytest.Config) -> None:
+    """The processes of a parallel run have their terminal reporters too, but only the first one's is read."""
+    if not hasattr(config, "workerinput"):
+        terminal = config.pluginmanager.get_plugin("terminalreporter")
+        assert isinstance(terminal, pytest.TerminalReporter)
+        config.pluginmanager.register(FailuresAtOnce(terminal))
