@@ -128,13 +128,14 @@ def test_a_large_message_comes_without_room_for_it() -> None:
     """Other calls have announced as much as is reserved for messages that come."""
     rooms = BodyRooms()
     message = bytes(range(256)) * (1 << 13)
+    data = framed(message)
+    begun, data = data[: PREFIX_LENGTH + 1], data[PREFIX_LENGTH + 1 :]
     others = [MessageDeframer(1 << 31, rooms) for _ in range(MOST_ROOMS + 10)]
     for other in others:
-        other.feed(framed(message)[: PREFIX_LENGTH + 1])
+        other.feed(begun)
     assert rooms.count == MOST_ROOMS
     last = others[-1]
     assert last.room(1) is None
-    data = framed(message)[PREFIX_LENGTH + 1 :]
     for start in range(0, len(data), 65536):
         last.feed(data[start : start + 65536])
     found = last.next_frame()
