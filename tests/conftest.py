@@ -1,7 +1,10 @@
-"""For every test: hypothesis judges answers, never the time they take. And object stores, for those who ask."""
+"""For every test: hypothesis judges answers, never the time they take, and collections of garbage do not look at the
+tests themselves. And object stores, for those who ask.
+"""
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -28,6 +31,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "new_store" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Many thousand tests and their modules are a million objects, which a collection takes half a second to look at:
+    Python's own do it again and again, and so do tests that wait for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

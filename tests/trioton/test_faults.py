@@ -516,7 +516,9 @@ class StreamClient(GrpcClient):
         self._client.start_stream(lambda result, error: self._answers.put((result, error)))
 
     def close(self) -> None:
+        requests = self._client._stream._request_queue
         self._client.stop_stream(cancel_requests=True)
+        requests.put(None)  # else a thread of gRPC waits for the next one for ever
         super().close()
 
     def ask(self, number: int) -> int:

@@ -98,3 +98,11 @@ async def settled() -> None:
     as no task's work."""
     for _ in range(10):
         await wait_all_tasks_blocked(0.001)
+
+
+async def settled_with_threads() -> None:
+    """As `settled`, once no thread of Trio is at work any more: a task that waits for one counts as blocked."""
+    await settled()
+    while trio.to_thread.current_default_thread_limiter().borrowed_tokens:
+        await wait_all_tasks_blocked(0.001)
+    await settled()

@@ -25,7 +25,7 @@ from protocol.errors import Cancelled, Internal, InvalidArgument, NotFound, Serv
 from protocol.log.access_record import AccessRecord
 from protocol.messages import InferenceRequest, InferenceResponse, Tensor, encode_bytes_elements
 from protocol.origin import RequestTags
-from tests.protocol.edge_link.links import Link, linked, settled
+from tests.protocol.edge_link.links import Link, linked, settled, settled_with_threads
 from tests.protocol.edge_link.scripted_core import ScriptedCore
 
 SEGMENT = 1 << 20
@@ -209,7 +209,7 @@ async def test_a_call_may_be_cancelled_at_any_time(both: Both, passes: int, size
 
             nursery.start_soon(cancel)
             await both.edge.infer(request(tensor(size)))
-    await settled()
+    await settled_with_threads()
     assert both.core.open == []
     assert both.link.server.in_flight == 0
     both.core.submitted.clear()

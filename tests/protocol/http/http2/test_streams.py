@@ -351,7 +351,7 @@ async def test_the_end_is_said_behind_the_last_response(serve: Serve) -> None:
 
 
 async def test_an_idle_connection_ends(serve: Serve) -> None:
-    server = await serve(settings=limited(idle_timeout=0.2))
+    server = await serve(settings=limited(idle_timeout=1))
     client = await connect(server)
     assert (await client.get(LIVE))[0] == 200
     with trio.fail_after(10):
