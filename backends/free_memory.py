@@ -55,8 +55,8 @@ def collects_less() -> bool:
 def return_free_memory(has_frozen: bool = True) -> None:
     """Free what is held by reference cycles alone, and let the system have the pages that this process has freed and
     not given back. May be called in any thread; all others stand still for some ten milliseconds, and with `has_frozen`
-    for up to some hundred: then what was frozen is looked at, too, and all that is left is frozen."""
-    was_frozen = has_frozen and gc.get_freeze_count() > 0
+    for up to some hundred: then what `collect_less` has frozen is looked at, too, and all that is left is frozen."""
+    was_frozen = has_frozen and collects_less()
     if was_frozen:
         gc.unfreeze()
     gc.collect()

@@ -1,21 +1,38 @@
-"""A plugin of pytest that tells of a failure when it happens, with the end of its report: a run that is killed before
-it has ended would otherwise say nothing but F.
+"""A plugin of pytest that tells of a failure when it happens, with the end of its report, and what the machine was busy
+with then: a run that is killed before it has ended would otherwise say nothing but F.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 # Of a failed test's report, from its end.
 REPORT_LINES = 12
+# Of the machine's: a header and three, so long each.
+THREADS, LINE = 4, 110
 
 
 def told(kind: str, name: str, text: str) -> Iterator[str]:
     """A failure in lines; `kind` is a failure of the test itself, or an error before or after it."""
     yield f"{kind.upper()} {name}"
     yield from (f"    {line}" for line in text.splitlines()[-REPORT_LINES:])
+
+
+def machine() -> Iterator[str]:
+    """Its load, its memory, and the threads that have used most of a processor since they began, where it tells."""
+    with suppress(OSError, subprocess.SubprocessError):
+        free = [line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable")]
+        busiest = subprocess.run(
+            ["ps", "-eLo", "pid,lwp,pcpu,rss,args", "--sort=-pcpu"], capture_output=True, text=True, timeout=10
+        )
+        yield f"load {os.getloadavg()[0]:.1f}, {' '.join(free)}"
+        yield from (line[:LINE] for line in busiest.stdout.splitlines()[:THREADS])
 
 
 class FailuresAtOnce:
@@ -27,6 +44,8 @@ class FailuresAtOnce:
             self._terminal.ensure_newline()
             for line in told("failure" if report.when == "call" else "error", report.nodeid, report.longreprtext):
                 self._terminal.write_line(line)
+            for line in machine():
+                self._terminal.write_line(f"    {line}")
 
 
 @pytest.hookimpl(trylast=True)  # after there is a terminal reporter

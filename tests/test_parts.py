@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,7 @@ def test_a_failure_is_told_at_once_and_after_many_a_run_ends(
     assert at_once.count("    E       ValueError: broken\n") == 1
     assert 10 < at_once.count("FAILURE test_many.py::test_one[") < 40
     assert "    E       assert 7 < 0\n" in at_once
+    assert re.search(r"^    load \d", at_once, re.MULTILINE)
     assert "stopping after 20 failures" in rest
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from backends.interface import ModelSource
+from backends.interface import InstanceDied, ModelSource
 from backends.python import PythonBackend
 from protocol.errors import Internal, ServerError
 from tests.backends.python.models import DECOUPLED, executing, infer, output, request, running, stream
@@ -254,3 +254,16 @@ async def test_a_task_that_exits_leaves_the_loop_running(tmp_path: Path) -> None
             async with running(instance_of(source_of(tmp_path, text, mode))) as instance:
                 await infer(instance, request(id="exit"))
                 await lives(instance)
+
+
+async def test_a_loop_that_fails_itself_ends_the_instance(tmp_path: Path) -> None:
+    text = executing("""
+        import asyncio
+        asyncio.get_running_loop()._selector.close()
+        await asyncio.sleep(1000)
+    """).replace("def execute", "async def execute")
+    for mode in MODES:
+        with trio.fail_after(20):
+            async with running(instance_of(source_of(tmp_path, text, mode))) as instance:
+                with pytest.raises(InstanceDied):
+                    await infer(instance, request())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Callable, Coroutine
 
 from .process_exit import print_error
 from .switchboard import Switchboard
@@ -15,10 +16,12 @@ if TYPE_CHECKING:
 
 class BackgroundLoop:
     """One for the instance's life, so that what a model made in it stays usable, and in a thread of its own, so that
-    the model's tasks go on between batches. It begins with the first coroutine."""
+    the model's tasks go on between batches. It begins with the first coroutine. `break_off` ends the instance: of a
+    loop that fails itself, as one whose descriptors the model has closed, nothing that it runs comes to an end."""
 
-    def __init__(self, switchboard: Switchboard) -> None:
+    def __init__(self, switchboard: Switchboard, break_off: Callable[[BaseException], None]) -> None:
         self._switchboard = switchboard
+        self._break_off = break_off
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
 
@@ -45,8 +48,14 @@ class BackgroundLoop:
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         import asyncio
 
-        while not self._has_run(loop):
-            pass
+        try:
+            while not self._has_run(loop):
+                pass
+        except Exception as error:  # of no task or callback: the loop would fail again
+            self._break_off(error)
+            with suppress(Exception):
+                loop.close()
+            return
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()
@@ -59,6 +68,8 @@ class BackgroundLoop:
         sys.exit(): others go on."""
         try:
             loop.run_forever()
+        except Exception:
+            raise
         except BaseException as error:
             print_error(error)
             return False

@@ -39,7 +39,7 @@ class Instance:
         self._session = session
         self._maker = maker
         self._segments = Segments()
-        self._loop = BackgroundLoop(session.switchboard)
+        self._loop = BackgroundLoop(session.switchboard, session.break_off)
         self._model: Any = None
         self._path = ""
         self._name = ""
