@@ -1,16 +1,23 @@
 """A plugin of pytest that tells of a failure when it happens, with the end of its report, and what the machine was busy
 with then: a run that is killed before it has ended would otherwise say nothing but F.
+
+In a parallel run a test whose time is over ends its process, which is replaced. An exception in the midst of Trio's
+loop, as pytest-timeout raises it, leaves the test's processes to the tests that follow, of which many then fail; and it
+does not come to a test that waits for a thread, or outside of Python.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key  # pytest's own standard error, which it does not capture
 
 # Of a failed test's report, from its end.
 REPORT_LINES = 12
@@ -55,3 +62,13 @@ def pytest_configure(config: pytest.Config) -> None:
         terminal = config.pluginmanager.get_plugin("terminalreporter")
         assert isinstance(terminal, pytest.TerminalReporter)
         config.pluginmanager.register(FailuresAtOnce(terminal))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
+    """A hook of pytest-timeout. Where all threads are is told before the process ends."""
+    if not hasattr(item.config, "workerinput"):
+        return None
+    faulthandler.dump_traceback_later(settings.timeout, exit=True, file=item.config.stash[fault_handler_stderr_fd_key])
+    item.cancel_timeout = faulthandler.cancel_dump_traceback_later  # type: ignore[attr-defined]
+    return True

@@ -93,6 +93,26 @@ def test_a_failure_is_told_at_once_and_after_many_a_run_ends(
     assert "stopping after 20 failures" in rest
 
 
+@pytest.mark.slow
+def test_a_test_whose_time_is_over_ends_its_process_only(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here it waits for a thread, which an exception in its own would not end."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntrio_mode = true\n")
+    (tmp_path / "test_some.py").write_text(
+        "import threading, trio\n"
+        "async def test_stuck():\n    await trio.to_thread.run_sync(threading.Event().wait)\n"
+        "async def test_other():\n    await trio.sleep(0)\n"
+    )
+    arguments = [*FLAGS, "-q", "-p", "no:cacheprovider", "-n", "1", "--timeout", "3"]
+    assert run(arguments, {"all": ["."]}, tmp_path) == pytest.ExitCode.TESTS_FAILED
+    said = capfd.readouterr()
+    assert "crashed while running 'test_some.py::test_stuck'\n" in said.out
+    assert "1 failed, 1 passed" in said.out
+    assert "worker_fn" in said.err, "where the thread is"
+
+
 def test_many_failures_are_counted(tmp_path: Path) -> None:
     cases = "".join(f"<testcase classname='a' name='t{n}'><failure>\n1\n2</failure></testcase>" for n in range(25))
     (tmp_path / "x.xml").write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
