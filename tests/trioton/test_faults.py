@@ -722,9 +722,10 @@ SITES = (
     Site("actors.instance.slot:BatchSlot.send_nowait", "scheduler", _BATCH),
     Site("actors.instance.runner:BatchRunner.begin", "scheduler", _BATCH),
     Site("backends.python.backend:PythonBackend.begin", "backend", _BATCH),
-    Site("backends.python.batches.batches:Batches._send", "", _BATCH),  # counted where no task waits for the batch
     Site("backends.python.in_loop.loop_batches:LoopBatches._compute", "backend", _BATCH),
-    # As above. Behind it the worker answers what nobody has asked for then, which costs what else it has, too.
+    # Counted where no task waits for the batch. Behind them the worker answers what nobody has asked for then, which
+    # costs what else it has, too.
+    Site("backends.python.batches.batches:Batches._send", "", 2 * _BATCH),
     Site("backends.python.wire.channel:Channel.give", "", 2 * _BATCH),
     Site("backends.python.batches.batch_answers:BatchAnswers._executed", "worker", _BATCH),
     Site("backends.python.wire.frames:FrameReader.next_frame", "worker", _BATCH),
