@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 class BackgroundLoop:
     """One for the instance's life, so that what a model made in it stays usable, and in a thread of its own, so that
-    the model's tasks go on between batches. It begins with the first coroutine. `break_off` ends the instance: of a
-    loop that fails itself, as one whose descriptors the model has closed, nothing that it runs comes to an end."""
+    the model's tasks go on between batches. It begins with the first coroutine. `break_off` ends the instance where
+    the loop itself fails, as after the model has closed its descriptors: what it runs would never end."""
 
     def __init__(self, switchboard: Switchboard, break_off: Callable[[BaseException], None]) -> None:
         self._switchboard = switchboard
@@ -51,7 +51,7 @@ class BackgroundLoop:
         try:
             while not self._has_run(loop):
                 pass
-        except Exception as error:  # of no task or callback: the loop would fail again
+        except BaseException as error:  # of no task or callback: the loop would fail again
             self._break_off(error)
             with suppress(Exception):
                 loop.close()
@@ -64,13 +64,11 @@ class BackgroundLoop:
         loop.close()
 
     def _has_run(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Run until it is stopped; False where a task of the model's has ended by what asyncio lets through, such as
+        """Run until it is stopped; False where a task of the model's has ended by what asyncio lets through, as
         sys.exit(): others go on."""
         try:
             loop.run_forever()
-        except Exception:
-            raise
-        except BaseException as error:
+        except (SystemExit, KeyboardInterrupt) as error:
             print_error(error)
             return False
         return True
